@@ -1,0 +1,116 @@
+//! How a loop is made.
+
+use std::io;
+
+use crate::event_loop::EventLoop;
+use crate::kernel::{Kernel, Pace, Setup};
+
+/// How a loop is made.
+///
+/// ```
+/// use tidegate_loop::EventLoop;
+/// let event_loop = EventLoop::builder().strict(true).debug(true).build().unwrap();
+/// assert!(event_loop.is_debug());
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder makes nothing until build is called"]
+pub struct Builder {
+    pace: Pace,
+    strict: bool,
+    debug: bool,
+    seed: Option<u64>,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder { pace: Pace::Real, strict: false, debug: false, seed: None }
+    }
+
+    /// Polls once a tick, exactly as asyncio does, instead of at least every
+    /// [`STEPS_BETWEEN_POLLS`](crate::STEPS_BETWEEN_POLLS) steps. Off by default.
+    ///
+    /// ```
+    /// # use tidegate_loop::EventLoop;
+    /// let event_loop = EventLoop::builder().strict(true).build().unwrap();
+    /// event_loop.run_until_complete(async {}).unwrap();
+    /// assert_eq!(event_loop.metrics().polls, event_loop.metrics().ticks);
+    /// ```
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Reports steps that block the loop. Also switched on by `TIDEGATE_DEBUG=1`.
+    ///
+    /// ```
+    /// # use tidegate_loop::EventLoop;
+    /// assert!(EventLoop::builder().debug(true).build().unwrap().is_debug());
+    /// ```
+    pub fn debug(mut self, debug: bool) -> Self {
+        self.debug = debug;
+        self
+    }
+
+    /// The clock is virtual and jumps to the next deadline when nothing is ready. The order of events is the usual one.
+    ///
+    /// ```
+    /// use tidegate_loop::{sleep, Duration, EventLoop};
+    /// let event_loop = EventLoop::builder().virtual_time().build().unwrap();
+    /// event_loop.run_until_complete(sleep(Duration::from_secs(86_400))).unwrap(); // at once
+    /// ```
+    pub fn virtual_time(mut self) -> Self {
+        self.pace = Pace::Jumping;
+        self
+    }
+
+    /// The clock is virtual and stands still until [`LoopHandle::advance`](crate::LoopHandle::advance). See [`EventLoop::run_until_idle`].
+    ///
+    /// ```
+    /// use tidegate_loop::{sleep, Duration, EventLoop};
+    /// let event_loop = EventLoop::builder().manual_clock().build().unwrap();
+    /// let nap = event_loop.spawn(sleep(Duration::from_millis(250)));
+    /// event_loop.run_until_idle().unwrap();
+    /// event_loop.advance(Duration::from_millis(249));
+    /// event_loop.run_until_idle().unwrap();
+    /// assert!(!nap.is_finished());
+    /// event_loop.advance(Duration::from_millis(1));
+    /// event_loop.run_until_idle().unwrap();
+    /// assert!(nap.is_finished());
+    /// ```
+    pub fn manual_clock(mut self) -> Self {
+        self.pace = Pace::Standing;
+        self
+    }
+
+    /// Virtual time, and tasks that are ready in the same tick take their steps in an order drawn from `seed`:
+    /// another seed, another interleaving; the same seed, the same run, event for event. Callbacks keep their order,
+    /// which is promised.
+    ///
+    /// ```
+    /// # use tidegate_loop::EventLoop;
+    /// let event_loop = EventLoop::builder().simulated(7).build().unwrap();
+    /// assert_eq!(event_loop.seed(), Some(7));
+    /// ```
+    pub fn simulated(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        if matches!(self.pace, Pace::Real) {
+            self.pace = Pace::Jumping;
+        }
+        self
+    }
+
+    /// Makes the loop.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    ///
+    /// ```
+    /// # use tidegate_loop::EventLoop;
+    /// let event_loop = EventLoop::builder().build().unwrap();
+    /// ```
+    pub fn build(self) -> io::Result<EventLoop> {
+        let debug = self.debug || std::env::var_os("TIDEGATE_DEBUG").is_some_and(|value| value == "1");
+        let kernel = Kernel::new(Setup { pace: self.pace, strict: self.strict, seed: self.seed, debug })?;
+        Ok(EventLoop::of(kernel))
+    }
+}

@@ -1,0 +1,379 @@
+//! Context variables: values that follow the flow of control, inherited by tasks, callbacks and done-callbacks when
+//! they are made. A context is an immutable map that is shared until somebody writes, so inheriting one costs a
+//! reference count.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
+type Map = Option<Rc<Vec<(Key, Rc<dyn Any>)>>>;
+type Key = *const ();
+
+/// A snapshot of the variables, as tasks and handles keep it.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot(Map);
+
+/// The context that is running: where its values are, and who it is, because a token is only good where it was made.
+struct Running {
+    /// `None`: the thread's own. Set by `Snapshot::enter` only; see there why it can be followed.
+    values: Cell<Option<NonNull<Cell<Snapshot>>>>,
+    owner: Cell<u64>,
+}
+
+thread_local! {
+    static RUNNING: Running = const { Running { values: Cell::new(None), owner: Cell::new(0) } };
+    /// What a thread has set outside of any task, callback or `Context::run`.
+    static BASE: Cell<Snapshot> = const { Cell::new(Snapshot(None)) };
+    static OWNERS: Cell<u64> = const { Cell::new(1 << 63) };
+}
+
+/// Calls `f` with the values of the running context. Nothing foreign may be called with them: they are out of their place.
+fn with_running<R>(f: impl FnOnce(&mut Snapshot) -> R) -> R {
+    match RUNNING.with(|running| running.values.get()) {
+        Some(cell) => {
+            // SAFETY: `Snapshot::enter` made the pointer from a reference that outlives its guard, and the guard puts back
+            // what was there before. Guards live in stack frames of this crate and so go in reverse order: the pointer
+            // that is there is always that of a guard that is alive. It is only ever used on its own thread.
+            let cell = unsafe { cell.as_ref() };
+            let mut values = cell.take();
+            let result = f(&mut values);
+            cell.set(values);
+            result
+        }
+        // A thread that is ending has no context of its own any more.
+        None => {
+            let mut values = BASE.try_with(Cell::take).unwrap_or_default();
+            let result = f(&mut values);
+            let _ = BASE.try_with(|base| base.set(values));
+            result
+        }
+    }
+}
+
+/// A fresh identity for a context that is no task's; a task's is its name. Names fill the word from the loop id
+/// down, so the two meet only beyond two thousand loops.
+fn new_owner() -> u64 {
+    OWNERS.with(|owners| {
+        owners.set(owners.get() + 1);
+        owners.get()
+    })
+}
+
+impl Snapshot {
+    pub(crate) fn current() -> Snapshot {
+        with_running(|values| values.clone())
+    }
+
+    /// Makes the context whose values are in that cell the running one, until the guard goes. What is written meanwhile
+    /// is written there.
+    #[inline]
+    pub(crate) fn enter(values: &Cell<Snapshot>, owner: u64) -> Entered<'_> {
+        RUNNING.with(|running| Entered {
+            outer: running.values.replace(Some(NonNull::from(values))),
+            outer_owner: running.owner.replace(owner),
+            _values: PhantomData,
+        })
+    }
+
+    /// Runs `f` in a copy of its own: what it writes is gone afterwards.
+    pub(crate) fn run_detached<R>(self, f: impl FnOnce() -> R) -> R {
+        let values = Cell::new(self);
+        let _entered = Snapshot::enter(&values, new_owner());
+        f()
+    }
+
+    fn get(&self, key: Key) -> Option<&Rc<dyn Any>> {
+        self.0.as_ref()?.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+    }
+
+    /// The value it had before.
+    fn put(&mut self, key: Key, value: Option<Rc<dyn Any>>) -> Option<Rc<dyn Any>> {
+        let entries = Rc::make_mut(self.0.get_or_insert_default());
+        match (entries.iter().position(|(known, _)| *known == key), value) {
+            (Some(at), Some(value)) => Some(std::mem::replace(&mut entries[at].1, value)),
+            (Some(at), None) => Some(entries.remove(at).1),
+            (None, Some(value)) => {
+                entries.push((key, value));
+                None
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// Borrows the values for as long as they are the running ones.
+pub(crate) struct Entered<'a> {
+    outer: Option<NonNull<Cell<Snapshot>>>,
+    outer_owner: u64,
+    _values: PhantomData<&'a Cell<Snapshot>>,
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        RUNNING.with(|running| {
+            running.values.set(self.outer);
+            running.owner.set(self.outer_owner);
+        });
+    }
+}
+
+/// A variable whose value belongs to the running context rather than to the thread.
+///
+/// ```
+/// use tidegate_loop::{ContextVar, run, spawn};
+///
+/// static REQUEST: ContextVar<u32> = ContextVar::new("request");
+///
+/// run(async {
+///     REQUEST.set(7);
+///     let child = spawn(async {
+///         assert_eq!(REQUEST.get(), Some(7)); // inherited
+///         REQUEST.set(8); // its own copy
+///     });
+///     child.await.unwrap();
+///     assert_eq!(REQUEST.get(), Some(7));
+/// })
+/// .unwrap();
+/// ```
+pub struct ContextVar<T: 'static> {
+    name: &'static str,
+    default: Option<fn() -> T>,
+    /// Makes the variable occupy an address of its own, which is its identity.
+    _address: u8,
+}
+
+impl<T: Clone + 'static> ContextVar<T> {
+    /// A variable without a default.
+    ///
+    /// ```
+    /// static USER: tidegate_loop::ContextVar<String> = tidegate_loop::ContextVar::new("user");
+    /// assert_eq!(USER.get(), None);
+    /// ```
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        ContextVar { name, default: None, _address: 0 }
+    }
+
+    /// A variable that reads as `default()` where it was not set.
+    ///
+    /// ```
+    /// static DEPTH: tidegate_loop::ContextVar<u32> = tidegate_loop::ContextVar::with_default("depth", || 0);
+    /// assert_eq!(DEPTH.get(), Some(0));
+    /// ```
+    #[must_use]
+    pub const fn with_default(name: &'static str, default: fn() -> T) -> Self {
+        ContextVar { name, default: Some(default), _address: 0 }
+    }
+
+    /// The name it was given, for messages.
+    ///
+    /// ```
+    /// static USER: tidegate_loop::ContextVar<String> = tidegate_loop::ContextVar::new("user");
+    /// assert_eq!(USER.name(), "user");
+    /// ```
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The value in the running context, or the default.
+    ///
+    /// ```
+    /// static USER: tidegate_loop::ContextVar<u32> = tidegate_loop::ContextVar::new("user");
+    /// USER.set(1);
+    /// assert_eq!(USER.get(), Some(1));
+    /// ```
+    pub fn get(&'static self) -> Option<T> {
+        self.read(&Snapshot::current())
+    }
+
+    /// Sets it in the running context. The token takes it back.
+    ///
+    /// ```
+    /// static USER: tidegate_loop::ContextVar<u32> = tidegate_loop::ContextVar::new("user");
+    /// let token = USER.set(1);
+    /// USER.reset(token).unwrap();
+    /// assert_eq!(USER.get(), None);
+    /// ```
+    pub fn set(&'static self, value: T) -> Token<T> {
+        let before = write(self.key(), Some(Rc::new(value)));
+        Token { variable: self.key(), owner: RUNNING.with(|r| r.owner.get()), before, _type: PhantomData }
+    }
+
+    /// Gives it back the value it had before the `set` that made the token.
+    ///
+    /// # Errors
+    /// [`ResetError`] when the token belongs to another variable or was made in another context.
+    ///
+    /// ```
+    /// use tidegate_loop::{Context, ContextVar, ResetError};
+    /// static USER: ContextVar<u32> = ContextVar::new("user");
+    /// let elsewhere = Context::current().run(|| USER.set(1));
+    /// assert_eq!(USER.reset(elsewhere), Err(ResetError::OtherContext));
+    /// ```
+    pub fn reset(&'static self, token: Token<T>) -> Result<(), ResetError> {
+        if token.variable != self.key() {
+            return Err(ResetError::OtherVariable);
+        }
+        if token.owner != RUNNING.with(|r| r.owner.get()) {
+            return Err(ResetError::OtherContext);
+        }
+        drop(write(self.key(), token.before));
+        Ok(())
+    }
+
+    fn key(&'static self) -> Key {
+        std::ptr::from_ref(self).cast()
+    }
+
+    fn read(&'static self, values: &Snapshot) -> Option<T> {
+        match values.get(self.key()) {
+            Some(value) => Some(value.downcast_ref::<T>().expect("a variable has one type").clone()),
+            None => self.default.map(|default| default()),
+        }
+    }
+}
+
+impl<T> fmt::Debug for ContextVar<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextVar").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Writes into the running context; what was there comes back and is dropped by the caller, when the values are back in
+/// their place.
+fn write(key: Key, value: Option<Rc<dyn Any>>) -> Option<Rc<dyn Any>> {
+    with_running(|values| values.put(key, value))
+}
+
+/// What a variable held before it was set. Used up by [`ContextVar::reset`].
+pub struct Token<T> {
+    variable: Key,
+    owner: u64,
+    before: Option<Rc<dyn Any>>,
+    _type: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for Token<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
+}
+
+/// Why a token was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResetError {
+    /// The token was made by another variable's `set`.
+    OtherVariable,
+    /// The token was made in another context (another task, callback or `Context::run`).
+    OtherContext,
+}
+
+impl fmt::Display for ResetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResetError::OtherVariable => "the token was made by another variable",
+            ResetError::OtherContext => "the token was made in another context; reset where you set",
+        })
+    }
+}
+
+impl std::error::Error for ResetError {}
+
+/// A context of its own: a copy of the variables as they were, into which code can be run.
+///
+/// ```
+/// use tidegate_loop::{Context, ContextVar};
+/// static VAR: ContextVar<&str> = ContextVar::with_default("var", || "default");
+///
+/// let before = Context::current();
+/// let _ = VAR.set("new");
+/// assert_eq!(before.run(|| VAR.get()), Some("default"));
+/// assert_eq!(VAR.get(), Some("new"));
+/// ```
+#[derive(Clone)]
+pub struct Context {
+    inner: Rc<ContextCell>,
+}
+
+pub(crate) struct ContextCell {
+    values: Cell<Snapshot>,
+    owner: u64,
+    entered: Cell<bool>,
+}
+
+impl Context {
+    /// A copy of the running context.
+    ///
+    /// ```
+    /// let context = tidegate_loop::Context::current();
+    /// assert_eq!(context.run(|| 1 + 1), 2);
+    /// ```
+    #[must_use]
+    pub fn current() -> Context {
+        let values = Cell::new(Snapshot::current());
+        Context { inner: Rc::new(ContextCell { values, owner: new_owner(), entered: Cell::new(false) }) }
+    }
+
+    /// Runs `f` in this context. What it sets stays in this context, for the next `run`.
+    ///
+    /// # Panics
+    /// When the context is entered already: a context runs one thing at a time.
+    ///
+    /// ```
+    /// use tidegate_loop::{Context, ContextVar};
+    /// static VAR: ContextVar<u32> = ContextVar::new("var");
+    /// let context = Context::current();
+    /// context.run(|| drop(VAR.set(1)));
+    /// assert_eq!((VAR.get(), context.get(&VAR)), (None, Some(1)));
+    /// ```
+    pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.inner.enter(f)
+    }
+
+    /// What the variable is in this context.
+    ///
+    /// ```
+    /// use tidegate_loop::{Context, ContextVar};
+    /// static VAR: ContextVar<u32> = ContextVar::new("var");
+    /// assert_eq!(Context::current().get(&VAR), None);
+    /// ```
+    pub fn get<T: Clone + 'static>(&self, variable: &'static ContextVar<T>) -> Option<T> {
+        let values = self.inner.values.take();
+        let copy = values.clone();
+        self.inner.values.set(values);
+        // From a copy: cloning a value may run any code.
+        variable.read(&copy)
+    }
+
+    pub(crate) fn cell(&self) -> Rc<ContextCell> {
+        self.inner.clone()
+    }
+}
+
+impl ContextCell {
+    pub(crate) fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Leave<'a>(&'a Cell<bool>);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        let busy = self.entered.replace(true);
+        assert!(!busy, "this context is entered already; take another copy with Context::current()");
+        let _leave = Leave(&self.entered);
+        let _entered = Snapshot::enter(&self.values, self.owner);
+        f()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}

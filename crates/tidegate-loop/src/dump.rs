@@ -1,0 +1,163 @@
+//! A task dump: every task of a loop, what it does or waits for, since when, and where it came from.
+
+use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::panic::Location;
+use std::rc::Rc;
+use std::time::Duration;
+
+use signal_hook::SigId;
+use signal_hook::consts::FORBIDDEN;
+
+use crate::event_loop::LoopHandle;
+use crate::kernel::Kernel;
+use crate::observe::{WaitsFor, waits_for};
+use crate::task::TaskId;
+use crate::task::cell::{Header, flag};
+
+/// Every task of a loop at one moment. Prints as a table.
+///
+/// ```
+/// use tidegate_loop::{run, sleep, yield_now, Duration, LoopHandle};
+/// run(async {
+///     let handle = LoopHandle::current();
+///     let _sleeper = handle.task().name("sleeper").spawn(sleep(Duration::from_secs(60)));
+///     yield_now().await;
+///     let dump = handle.dump();
+///     assert_eq!(dump.tasks().len(), 2);
+///     assert!(dump.to_string().contains("sleeper"));
+/// })
+/// .unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct TaskDump {
+    tasks: Vec<TaskEntry>,
+}
+
+/// One task of a [`TaskDump`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TaskEntry {
+    /// Its number.
+    pub id: TaskId,
+    /// Its name.
+    pub name: Rc<str>,
+    /// What it does.
+    pub state: TaskState,
+    /// How long it has been waiting; zero for what does not wait.
+    pub waited: Duration,
+    /// Cancellation requests not taken back.
+    pub cancelling: u32,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
+}
+
+/// What a task does at the moment of a dump.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TaskState {
+    /// It is the one that runs.
+    Running,
+    /// It is in the ready queue.
+    Ready,
+    /// It waits.
+    Waiting(WaitsFor),
+}
+
+impl fmt::Display for TaskState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaskState::Running => f.write_str("running"),
+            TaskState::Ready => f.write_str("ready"),
+            TaskState::Waiting(on) => write!(f, "waits for {on}"),
+        }
+    }
+}
+
+impl TaskDump {
+    /// The tasks, oldest first.
+    pub fn tasks(&self) -> &[TaskEntry] {
+        &self.tasks
+    }
+}
+
+impl fmt::Display for TaskDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} task{}", self.tasks.len(), if self.tasks.len() == 1 { "" } else { "s" })?;
+        let name_width = self.tasks.iter().map(|task| task.name.chars().count()).max().unwrap_or(0);
+        let states: Vec<String> = self.tasks.iter().map(|task| task.state.to_string()).collect();
+        let state_width = states.iter().map(|state| state.chars().count()).max().unwrap_or(0);
+        for (task, state) in self.tasks.iter().zip(&states) {
+            let waited = match task.state {
+                TaskState::Waiting(_) => format!("for {:.3} s", task.waited.as_secs_f64()),
+                _ => String::new(),
+            };
+            write!(f, "  {:name_width$}  {state:state_width$}  {waited:>14}  {}", task.name, task.location)?;
+            match task.cancelling {
+                0 => writeln!(f)?,
+                requests => writeln!(f, "  (cancelling: {requests})")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kernel {
+    pub(crate) fn dump(&self) -> TaskDump {
+        let now = self.clock.now();
+        let tasks = self.all_tasks();
+        let tasks = tasks.iter().map(|task| {
+            let header: &Header = task;
+            let state = if header.has(flag::RUNNING) {
+                TaskState::Running
+            } else if self.is_queued(header.name) {
+                TaskState::Ready
+            } else {
+                TaskState::Waiting(waits_for(self, task))
+            };
+            let waits = matches!(state, TaskState::Waiting(_));
+            TaskEntry {
+                id: crate::task::id_of(header),
+                name: header.display_name(),
+                state,
+                waited: Duration::from_nanos(if waits { (now - header.since.get()).max(0) as u64 } else { 0 }),
+                cancelling: u32::from(header.cancels.get()),
+                location: header.location,
+            }
+        });
+        TaskDump { tasks: tasks.collect() }
+    }
+}
+
+/// Unregisters a signal when the callback that holds it goes, which is when the loop closes.
+struct Registered(SigId);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        signal_hook::low_level::unregister(self.0);
+    }
+}
+
+/// Calls `sink` with a dump of the loop's tasks every time the process gets `signal`.
+pub(crate) fn on_signal(handle: &LoopHandle, signal: i32, sink: impl Fn(&TaskDump) + 'static) -> io::Result<()> {
+    if FORBIDDEN.contains(&signal) {
+        let message = format!("signal {signal} cannot be handled by a program; take SIGUSR1 or SIGUSR2");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let (near, far) = UnixStream::pair()?;
+    near.set_nonblocking(true)?;
+    let registered = Registered(signal_hook::low_level::pipe::register(signal, far)?);
+    let weak = handle.kernel.weak();
+    let near = Rc::new(near);
+    let stream = near.clone();
+    handle.add_reader(&*near, move || {
+        let _ = &registered;
+        let mut bytes = [0; 64];
+        // Several signals at once make one dump.
+        while matches!(io::Read::read(&mut &*stream, &mut bytes), Ok(count) if count == bytes.len()) {}
+        if let Some(kernel) = weak.upgrade() {
+            sink(&kernel.dump());
+        }
+    })
+}

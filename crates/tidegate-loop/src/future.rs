@@ -1,0 +1,413 @@
+//! The settable future: a result that somebody will provide, with done-callbacks and any number of waiters.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
+use std::future::{Future as StdFuture, IntoFuture};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context as PollContext, Poll};
+
+use crate::cancel;
+use crate::current;
+use crate::event_loop::LoopHandle;
+use crate::name::Name;
+use crate::report::{Report, ReportKind};
+use crate::task::cell::Awaited;
+use crate::task::{CallbackId, DoneCallback, Waiters};
+use crate::waker;
+
+/// A result to be set, once, by whoever has it; shared by cloning.
+///
+/// ```
+/// use tidegate_loop::{run, spawn, LoopHandle};
+/// run(async {
+///     let future = LoopHandle::current().create_future();
+///     let setter = future.clone();
+///     spawn(async move { setter.set_result("... world").unwrap() });
+///     assert_eq!(future.await.unwrap(), "... world");
+/// })
+/// .unwrap();
+/// ```
+pub struct Future<T: 'static> {
+    shared: Rc<Shared<T>>,
+}
+
+struct Shared<T: 'static> {
+    loop_serial: u32,
+    state: RefCell<State<T>>,
+    /// The first in line, when that is a task of a loop's; everybody else is in `waiters`.
+    first: Cell<Option<Name>>,
+    waiters: RefCell<Waiters<Future<T>>>,
+    /// Somebody has seen the error.
+    retrieved: Cell<bool>,
+}
+
+enum State<T> {
+    Pending,
+    Result(T),
+    Failed(Rc<dyn Error>),
+    Cancelled,
+}
+
+impl<T: 'static> Future<T> {
+    pub(crate) fn new(handle: &LoopHandle) -> Future<T> {
+        let shared = Shared {
+            loop_serial: handle.kernel.registration.serial,
+            state: RefCell::new(State::Pending),
+            first: Cell::new(None),
+            waiters: RefCell::default(),
+            retrieved: Cell::new(false),
+        };
+        Future { shared: Rc::new(shared) }
+    }
+
+    /// Sets the result: callbacks are queued and waiters woken, in the order they came.
+    ///
+    /// # Errors
+    /// [`InvalidState`] hands the value back if the future is done.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let future = event_loop.create_future();
+    /// future.set_result(1).unwrap();
+    /// assert_eq!(future.set_result(2).unwrap_err().value, 2);
+    /// ```
+    pub fn set_result(&self, result: T) -> Result<(), InvalidState<T>> {
+        if self.is_done() {
+            return Err(InvalidState { value: result });
+        }
+        self.settle(State::Result(result));
+        Ok(())
+    }
+
+    /// Sets an error instead of a result.
+    ///
+    /// # Errors
+    /// [`InvalidState`] hands the error back if the future is done.
+    ///
+    /// ```
+    /// use tidegate_loop::{run, FutureError, LoopHandle};
+    /// run(async {
+    ///     let future = LoopHandle::current().create_future::<()>();
+    ///     future.set_exception("lost").unwrap();
+    ///     let Err(FutureError::Failed(error)) = future.await else { unreachable!() };
+    ///     assert_eq!(error.to_string(), "lost");
+    /// })
+    /// .unwrap();
+    /// ```
+    pub fn set_exception(&self, error: impl Into<Box<dyn Error>>) -> Result<(), InvalidState<Box<dyn Error>>> {
+        let error = error.into();
+        if self.is_done() {
+            return Err(InvalidState { value: error });
+        }
+        self.settle(State::Failed(Rc::from(error)));
+        Ok(())
+    }
+
+    /// Cancels it, if it is not done: whoever awaits it gets [`FutureError::Cancelled`].
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let future = event_loop.create_future::<u32>();
+    /// assert!(future.cancel());
+    /// assert!(!future.cancel());
+    /// ```
+    pub fn cancel(&self) -> bool {
+        if self.is_done() {
+            return false;
+        }
+        self.settle(State::Cancelled);
+        true
+    }
+
+    #[inline]
+    fn settle(&self, state: State<T>) {
+        let cancelled = matches!(state, State::Cancelled);
+        let pending = self.shared.state.replace(state);
+        debug_assert!(matches!(pending, State::Pending), "a future is settled once");
+        drop(pending);
+        let first = self.shared.first.take();
+        let others = !self.shared.waiters.borrow().is_empty();
+        current::with(|kernel| {
+            if let Some(kernel) = kernel
+                && kernel.watch.is_on()
+            {
+                kernel.watch.future_set(kernel, cancelled);
+            }
+        });
+        if let Some(name) = first {
+            waker::wake(name);
+        }
+        if others {
+            let waiters = self.shared.waiters.take();
+            waiters.fire(self.shared.loop_serial, self);
+        }
+    }
+
+    /// Whether it has a result, an error, or was cancelled.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// assert!(!event_loop.create_future::<u32>().is_done());
+    /// ```
+    pub fn is_done(&self) -> bool {
+        !matches!(*self.shared.state.borrow(), State::Pending)
+    }
+
+    /// Whether it was cancelled.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// assert!(!event_loop.create_future::<u32>().is_cancelled());
+    /// ```
+    pub fn is_cancelled(&self) -> bool {
+        matches!(*self.shared.state.borrow(), State::Cancelled)
+    }
+
+    /// Queues `callback` for when it is done, in the context of now; at once if it is.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let future = event_loop.create_future::<u32>();
+    /// let handle = event_loop.handle();
+    /// future.add_done_callback(move |future| {
+    ///     assert!(future.is_done());
+    ///     handle.stop();
+    /// });
+    /// future.set_result(1).unwrap();
+    /// event_loop.run_forever().unwrap();
+    /// ```
+    #[track_caller]
+    pub fn add_done_callback(&self, callback: impl FnOnce(&Future<T>) + 'static) -> CallbackId {
+        let callback = DoneCallback::new(callback);
+        if self.is_done() {
+            callback.queue(self.shared.loop_serial, self);
+            return CallbackId(0);
+        }
+        self.shared.waiters.borrow_mut().add_callback(callback)
+    }
+
+    /// Takes a done-callback back: 1, or 0 if it was not there (any more).
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let future = event_loop.create_future::<u32>();
+    /// let id = future.add_done_callback(|_| unreachable!());
+    /// assert_eq!(future.remove_done_callback(id), 1);
+    /// ```
+    pub fn remove_done_callback(&self, id: CallbackId) -> usize {
+        let removed = self.shared.waiters.borrow_mut().remove(id.0);
+        usize::from(removed.is_some())
+    }
+
+    /// What it holds, if it is done. An error in it counts as seen.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let future = event_loop.create_future();
+    /// assert!(future.result().is_none());
+    /// future.set_result(3).unwrap();
+    /// assert_eq!(future.result().unwrap().unwrap(), 3);
+    /// ```
+    pub fn result(&self) -> Option<Result<T, FutureError>>
+    where
+        T: Clone,
+    {
+        match &*self.shared.state.borrow() {
+            State::Pending => None,
+            State::Result(result) => Some(Ok(result.clone())),
+            State::Failed(error) => {
+                self.shared.retrieved.set(true);
+                Some(Err(FutureError::Failed(error.clone())))
+            }
+            State::Cancelled => Some(Err(FutureError::Cancelled)),
+        }
+    }
+}
+
+impl<T: 'static> Awaited for Shared<T> {
+    fn cancel(self: Rc<Self>) -> bool {
+        Future { shared: self }.cancel()
+    }
+
+    fn describe(&self) -> String {
+        "a future".to_owned()
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        if let State::Failed(error) = &*self.state.borrow()
+            && !self.retrieved.get()
+        {
+            let report =
+                Report { kind: ReportKind::UnseenError, message: error.to_string(), name: None, location: None };
+            if current::on(self.loop_serial, |kernel| kernel.watch.report(&report)).is_none() {
+                report.log();
+            }
+        }
+    }
+}
+
+impl<T> Clone for Future<T> {
+    fn clone(&self) -> Self {
+        Future { shared: self.shared.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Future<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*self.shared.state.borrow() {
+            State::Pending => "pending",
+            State::Result(_) => "result",
+            State::Failed(_) => "failed",
+            State::Cancelled => "cancelled",
+        };
+        f.debug_struct("Future").field("state", &state).finish_non_exhaustive()
+    }
+}
+
+impl<T: Clone> IntoFuture for Future<T> {
+    type Output = Result<T, FutureError>;
+    type IntoFuture = Awaiting<T>;
+
+    fn into_future(self) -> Awaiting<T> {
+        Awaiting { future: self, place: InLine::Nowhere }
+    }
+}
+
+impl<T: Clone> IntoFuture for &Future<T> {
+    type Output = Result<T, FutureError>;
+    type IntoFuture = Awaiting<T>;
+
+    fn into_future(self) -> Awaiting<T> {
+        self.clone().into_future()
+    }
+}
+
+/// An await of a settable [`Future`].
+///
+/// # Cancel safety
+/// Safe. A request to cancel the awaiting task cancels the future, as in asyncio: every other waiter sees it too.
+/// Hand out a [`shield`](crate::shield)ed task where that is not wanted.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Awaiting<T: 'static> {
+    future: Future<T>,
+    place: InLine,
+}
+
+/// Where an await stands in its future's line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InLine {
+    Nowhere,
+    First(Name),
+    Behind(u64),
+}
+
+impl<T: Clone> StdFuture for Awaiting<T> {
+    type Output = Result<T, FutureError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let shared = &this.future.shared;
+        if let Some(result) = this.future.result() {
+            let cancelled = matches!(result, Err(FutureError::Cancelled));
+            if cancel::awaited_came_back(shared, cancelled) {
+                return Poll::Pending;
+            }
+            this.place = InLine::Nowhere;
+            return Poll::Ready(result);
+        }
+        let first = match (waker::name_of(cx.waker()), this.place) {
+            (Some(name), InLine::First(known)) if name == known => Some(name),
+            (Some(name), InLine::Nowhere) if shared.first.get().is_none() && shared.waiters.borrow().is_empty() => {
+                Some(name)
+            }
+            _ => None,
+        };
+        if let Some(name) = first {
+            shared.first.set(Some(name));
+            this.place = InLine::First(name);
+        } else {
+            let known = this.leave_first();
+            let (id, before) = this.future.shared.waiters.borrow_mut().register(known, cx.waker());
+            drop(before);
+            this.place = InLine::Behind(id);
+        }
+        let shared = &this.future.shared;
+        cancel::wait_for_awaited(shared.clone());
+        Poll::Pending
+    }
+}
+
+impl<T> Awaiting<T> {
+    /// Gives up the first place, if it has it. The id of another place stays good.
+    fn leave_first(&self) -> Option<u64> {
+        match self.place {
+            InLine::Nowhere => None,
+            InLine::First(name) => {
+                if self.future.shared.first.get() == Some(name) {
+                    self.future.shared.first.set(None);
+                }
+                None
+            }
+            InLine::Behind(id) => Some(id),
+        }
+    }
+}
+
+impl<T> Drop for Awaiting<T> {
+    fn drop(&mut self) {
+        if self.place == InLine::Nowhere {
+            return;
+        }
+        if let Some(id) = self.leave_first() {
+            let waiter = self.future.shared.waiters.borrow_mut().remove(id);
+            drop(waiter);
+        }
+        cancel::stop_waiting_for(&self.future.shared);
+    }
+}
+
+/// Why a future has no result.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum FutureError {
+    /// It was cancelled.
+    Cancelled,
+    /// It was given an error.
+    Failed(Rc<dyn Error>),
+}
+
+impl fmt::Display for FutureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FutureError::Cancelled => f.write_str("the future was cancelled"),
+            FutureError::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for FutureError {}
+
+/// The future was done already; here is what it was to be set to.
+pub struct InvalidState<V> {
+    /// What was to be set.
+    pub value: V,
+}
+
+impl<V> fmt::Debug for InvalidState<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InvalidState").finish_non_exhaustive()
+    }
+}
+
+impl<V> fmt::Display for InvalidState<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the future is done already and can be set only once")
+    }
+}
+
+impl<V> Error for InvalidState<V> {}

@@ -1,0 +1,566 @@
+//! The loop itself: what is ready, the tick, and how a task takes a step. Everything here runs on the loop's thread;
+//! other threads only reach its inbox. Foreign code (futures, callbacks, wakers, destructors) is never called while
+//! one of the cells below is borrowed.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::clock::{Clock, Nanos};
+use crate::context::Snapshot;
+use crate::current;
+use crate::error::{Interrupt, RunError};
+use crate::handle::Callback;
+use crate::io::{IoCallback, IoTable};
+use crate::local::Local;
+use crate::metrics::Counters;
+use crate::name::Name;
+use crate::observe::{CallbackRef, Watch};
+use crate::ready::{ReadyQueue, Turn};
+use crate::task::TaskTable;
+use crate::task::cell::{Header, Judge, TaskRef};
+use crate::timeout::DeadlineCell;
+use crate::timers::{TimerKey, Timers};
+use crate::waker::{self, Message, Registration};
+
+/// Steps after which a loop that always has something ready looks at its timers and descriptors all the same.
+/// asyncio looks every tick; that costs a system call a switch when few tasks are ready.
+pub const STEPS_BETWEEN_POLLS: u32 = 61;
+
+/// What a timer does when its turn has come.
+pub(crate) enum TimerJob {
+    /// Wakes a task of a loop's.
+    Task(Name),
+    Wake(Waker),
+    Call(Rc<Callback>),
+    Expire(Rc<DeadlineCell>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Idle,
+    Running,
+    Closed,
+}
+
+/// How the loop's clock behaves, and with it what an idle loop does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Real,
+    /// Jumps to the next deadline when nothing is ready.
+    Jumping,
+    /// Stands still until it is advanced.
+    Standing,
+}
+
+pub(crate) struct Kernel {
+    pub(crate) registration: Registration,
+    pub(crate) clock: Clock,
+    pub(crate) pace: Pace,
+    pub(crate) strict: bool,
+    pub(crate) seed: Option<u64>,
+    /// Orders equally ready tasks, where a seed was given.
+    pub(crate) shuffle: Option<Cell<u64>>,
+    pub(crate) state: Cell<State>,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) ready: ReadyQueue,
+    tasks: Local<TaskTable>,
+    pub(crate) timers: RefCell<Timers<TimerJob>>,
+    pub(crate) io: RefCell<IoTable>,
+    inbound: Cell<Vec<Message>>,
+    /// The task that is taking a step; see `step.rs`.
+    pub(crate) current: Cell<Option<NonNull<Header>>>,
+    /// What a step or callback that wants to leave the loop left with.
+    pub(crate) interrupt: Cell<Option<Interrupt>>,
+    /// The time of this tick, for what need not be exact.
+    pub(crate) tick_time: Cell<Nanos>,
+    /// How often the clock was read, and what it said last: a time-out that starts its clock lazily uses a reading
+    /// that was taken after it began, so that an outer one never counts from later than an inner one.
+    readings: Cell<(u64, Nanos)>,
+    steps_since_poll: Cell<u32>,
+    pub(crate) counters: Counters,
+    pub(crate) watch: Watch,
+    pub(crate) owned: RefCell<crate::on_loop::Owned>,
+    this: Weak<Kernel>,
+}
+
+/// What the loop was told to run and how.
+pub(crate) struct Setup {
+    pub(crate) pace: Pace,
+    pub(crate) strict: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) debug: bool,
+}
+
+impl Kernel {
+    pub(crate) fn new(setup: Setup) -> std::io::Result<Rc<Kernel>> {
+        let registration = Registration::new()?;
+        let io = IoTable::new(&registration.mailbox.bell)?;
+        let tasks = TaskTable::new(registration.id, registration.serial, registration.first_generation);
+        let kernel = Rc::new_cyclic(|this| Kernel {
+            clock: if setup.pace == Pace::Real { Clock::real() } else { Clock::simulated() },
+            pace: setup.pace,
+            strict: setup.strict,
+            seed: setup.seed,
+            // Two rounds of mixing so that neighbouring seeds do not begin alike.
+            shuffle: setup.seed.map(|seed| Cell::new(mix(mix(seed)))),
+            state: Cell::new(State::Idle),
+            stopping: Cell::new(false),
+            ready: ReadyQueue::new(registration.id),
+            tasks: Local::new(tasks),
+            timers: RefCell::new(Timers::new()),
+            io: RefCell::new(io),
+            inbound: Cell::default(),
+            current: Cell::new(None),
+            interrupt: Cell::new(None),
+            tick_time: Cell::new(0),
+            readings: Cell::new((0, 0)),
+            steps_since_poll: Cell::new(0),
+            counters: Counters::default(),
+            watch: Watch::new(setup.debug),
+            owned: RefCell::default(),
+            registration,
+            this: this.clone(),
+        });
+        current::register(&kernel);
+        Ok(kernel)
+    }
+
+    pub(crate) fn handle(&self) -> Rc<Kernel> {
+        self.this.upgrade().expect("a kernel is reached through somebody who holds it")
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Kernel> {
+        self.this.clone()
+    }
+
+    /// A fresh look at the clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        let now = self.clock.now();
+        self.readings.set((self.readings.get().0 + 1, now));
+        now
+    }
+
+    #[inline]
+    pub(crate) fn readings(&self) -> u64 {
+        self.readings.get().0
+    }
+
+    /// The time as it was read first since `before` readings, or now if it was not.
+    pub(crate) fn now_since(&self, before: u64) -> Nanos {
+        let (count, value) = self.readings.get();
+        if count == before + 1 { value } else { self.now() }
+    }
+
+    pub(crate) fn current_ref(&self) -> Option<TaskRef> {
+        self.find_task(self.current_task()?.name)
+    }
+
+    pub(crate) fn find_task(&self, name: Name) -> Option<TaskRef> {
+        if name.loop_id() != self.registration.id {
+            return None;
+        }
+        // SAFETY: a look-up and a count.
+        unsafe { self.tasks.with(|tasks| tasks.get(name).cloned()) }
+    }
+
+    /// Every task, in the order they were made.
+    pub(crate) fn all_tasks(&self) -> Vec<TaskRef> {
+        // SAFETY: look-ups and counts.
+        unsafe { self.tasks.with(|tasks| tasks.all()) }
+    }
+
+    pub(crate) fn task_count(&self) -> usize {
+        // SAFETY: reads a number.
+        unsafe { self.tasks.with(|tasks| tasks.len()) }
+    }
+
+    /// Makes a task, and queues it for its first step if asked to.
+    #[inline]
+    pub(crate) fn insert_task<F, J>(
+        &self,
+        future: F,
+        location: &'static Location<'static>,
+        context: Snapshot,
+        queued: bool,
+    ) -> TaskRef
+    where
+        F: Future + 'static,
+        J: Judge<F::Output>,
+    {
+        // SAFETY: moves the future into its place; moving one runs none of its code.
+        let task = unsafe { self.tasks.with(|tasks| tasks.insert::<F, J>(future, location, context, queued)) };
+        if queued {
+            self.ready.push_task(task.name);
+        }
+        task
+    }
+
+    /// The task leaves the table; it is the caller's now.
+    #[inline]
+    pub(crate) fn remove_task(&self, name: Name) -> Option<TaskRef> {
+        // SAFETY: moves the reference out; it is dropped by the caller.
+        unsafe { self.tasks.with(|tasks| tasks.remove(name)) }
+    }
+
+    pub(crate) fn is_queued(&self, name: Name) -> bool {
+        // SAFETY: a look-up.
+        unsafe { self.tasks.with(|tasks| tasks.is_queued(name)) }
+    }
+
+    /// The task whose turn has come.
+    ///
+    /// # Safety
+    /// What comes back is not counted: it is good until the task leaves the table.
+    #[inline]
+    pub(crate) unsafe fn dequeue(&self, name: Name) -> Option<ManuallyDrop<TaskRef>> {
+        // SAFETY: a look-up; and the caller's promise.
+        unsafe { self.tasks.with(|tasks| tasks.dequeue(name).map(|task| task.borrowed())) }
+    }
+
+    pub(crate) fn push_call(&self, callback: Rc<Callback>) {
+        if self.watch.is_on() {
+            self.watch.callback_queued(self, CallbackRef::new(&*callback, callback.location));
+        }
+        self.ready.push_call(callback);
+    }
+
+    /// Puts a task into the ready queue, unless it is there already or has ended.
+    #[inline]
+    pub(crate) fn wake(&self, name: Name) {
+        // SAFETY: a look-up and a flag.
+        if unsafe { self.tasks.with(|tasks| tasks.queue(name)) } {
+            self.ready.push_task(name);
+            if self.watch.is_on() {
+                self.tell_woken(name);
+            }
+        }
+    }
+
+    #[cold]
+    fn tell_woken(&self, name: Name) {
+        if let Some(task) = self.find_task(name) {
+            self.watch.woken(self, &task);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        if self.watch.is_on() {
+            self.watch.stop_requested(self);
+        }
+    }
+
+    /// Whether the loop can be run here and now.
+    pub(crate) fn check_runnable(&self) -> Result<(), RunError> {
+        match self.state.get() {
+            State::Closed => Err(RunError::Closed),
+            State::Running => Err(RunError::Nested),
+            State::Idle if current::with(|kernel| kernel.is_some()) => Err(RunError::Nested),
+            State::Idle => Ok(()),
+        }
+    }
+
+    /// Ticks until told to stop.
+    pub(crate) fn run(&self) -> Result<(), RunError> {
+        self.check_runnable()?;
+        struct Leave<'a>(&'a Kernel);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.state.set(State::Idle);
+                self.0.stopping.set(false);
+                if self.0.watch.is_on() {
+                    self.0.watch.run_ends(self.0);
+                }
+            }
+        }
+        self.state.set(State::Running);
+        let _leave = Leave(self);
+        let _current = self.enter();
+        if self.watch.is_on() {
+            self.watch.run_starts(self);
+        }
+        loop {
+            self.tick()?;
+            if self.stopping.get() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ticks until nothing is ready, without waiting and without moving the clock.
+    pub(crate) fn run_ready(&self) -> Result<(), RunError> {
+        self.check_runnable()?;
+        loop {
+            self.stopping.set(true);
+            self.run()?;
+            let timer_due = self.timers.borrow().next_deadline().is_some_and(|when| when <= self.clock.now());
+            if self.ready.len() == 0 && !timer_due && !self.registration.mailbox.inbox.is_posted() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn tick(&self) -> Result<(), RunError> {
+        if self.registration.mailbox.inbox.is_posted() {
+            self.read_inbox();
+        }
+        let ready = self.ready.len();
+        if ready == 0 || self.strict || self.steps_since_poll.get() >= STEPS_BETWEEN_POLLS {
+            self.steps_since_poll.set(0);
+            self.poll(ready > 0)?;
+            self.expire_timers();
+        }
+        self.counters.ticks.set(self.counters.ticks.get() + 1);
+        if self.watch.is_on() { self.run_batch::<true>() } else { self.run_batch::<false>() }
+    }
+
+    /// Looks at the selector, and waits there if nothing is ready.
+    fn poll(&self, ready: bool) -> Result<(), RunError> {
+        let deadline = {
+            let mut timers = self.timers.borrow_mut();
+            timers.tidy();
+            timers.next_deadline()
+        };
+        let hurry = ready || self.stopping.get();
+        let now = if hurry { self.tick_time.get() } else { self.now() };
+        let timeout = match deadline {
+            _ if hurry => Some(Duration::ZERO),
+            Some(when) => Some(Duration::from_nanos(when.saturating_sub(now).max(0) as u64)),
+            None => None,
+        };
+        let events = match self.pace {
+            Pace::Real => self.poll_real(timeout, deadline),
+            Pace::Jumping | Pace::Standing => self.poll_virtual(timeout, deadline)?,
+        };
+        if self.watch.is_on() {
+            self.watch.polled(self, timeout, events);
+        }
+        if self.registration.mailbox.inbox.is_posted() {
+            self.read_inbox();
+        }
+        Ok(())
+    }
+
+    fn poll_real(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>) -> usize {
+        let waits = timeout != Some(Duration::ZERO);
+        let mut io = self.io.borrow_mut();
+        if !waits {
+            let mut events = 0;
+            if self.strict || io.has_watchers() {
+                events = io.poll(timeout, |callback| self.ready.push_io(callback));
+                self.counters.polled(0);
+            }
+            return events;
+        }
+        let inbox = &self.registration.mailbox.inbox;
+        loop {
+            let before = self.clock.now();
+            let sleeps = inbox.before_sleep();
+            let events = io.poll(if sleeps { timeout } else { Some(Duration::ZERO) }, |callback| {
+                self.ready.push_io(callback);
+            });
+            inbox.after_sleep();
+            let now = self.clock.now();
+            self.counters.polled(now - before);
+            // The selector may come back early; a tick with nothing to do would only be noise in a trace.
+            match deadline {
+                _ if events > 0 || !sleeps || inbox.is_posted() => return events,
+                Some(when) if when <= now => return 0,
+                Some(when) => timeout = Some(Duration::from_nanos((when - now) as u64)),
+                None => {}
+            }
+        }
+    }
+
+    fn poll_virtual(&self, timeout: Option<Duration>, deadline: Option<Nanos>) -> Result<usize, RunError> {
+        self.counters.polled(0);
+        let mut events = 0;
+        let mut io = self.io.borrow_mut();
+        if io.has_watchers() {
+            events = io.poll(Some(Duration::ZERO), |callback| self.ready.push_io(callback));
+        }
+        drop(io);
+        if events > 0 || timeout == Some(Duration::ZERO) || self.registration.mailbox.inbox.is_posted() {
+            return Ok(events);
+        }
+        match deadline {
+            Some(when) if self.pace == Pace::Jumping => self.clock.jump(when),
+            _ => return Err(RunError::Stalled(self.dump())),
+        }
+        Ok(events)
+    }
+
+    fn expire_timers(&self) {
+        let now = self.now();
+        self.tick_time.set(now);
+        let mut timers = self.timers.borrow_mut();
+        while let Some((key, when)) = timers.pop_due(now) {
+            self.counters.late(now.saturating_sub(when));
+            self.ready.push_timer(key);
+        }
+    }
+
+    pub(crate) fn read_inbox(&self) {
+        let mut messages = self.inbound.take();
+        self.registration.mailbox.inbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake(name) => self.wake(name),
+                Message::Call(job, location) => {
+                    self.push_call(Rc::new(Callback::new(job, Snapshot::default(), location)));
+                }
+            }
+        }
+        self.inbound.set(messages);
+    }
+
+    /// Runs what is ready now; what that makes ready waits for the next tick.
+    fn run_batch<const WATCHED: bool>(&self) -> Result<(), RunError> {
+        let count = self.ready.len();
+        self.counters.batch(count);
+        if let Some(state) = &self.shuffle {
+            self.ready.shuffle_tasks(|below| {
+                state.set(state.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+                (mix(state.get()) % below as u64) as usize
+            });
+        }
+        if WATCHED {
+            self.watch.tick(self, count);
+        }
+        let steps = u32::try_from(count).unwrap_or(u32::MAX);
+        self.steps_since_poll.set(self.steps_since_poll.get().saturating_add(steps));
+        for _ in 0..count {
+            let Some(turn) = self.ready.pop() else { break };
+            let goes_on = match turn {
+                Turn::Task(name) => self.step::<WATCHED>(name),
+                Turn::Timer(key) => self.run_timer::<WATCHED>(key),
+                Turn::Call(callback) => self.call::<WATCHED>(&callback),
+                Turn::Io(callback) => self.call_io::<WATCHED>(&callback),
+            };
+            if !goes_on && let Some(interrupt) = self.interrupt.take() {
+                return Err(RunError::Interrupted(interrupt));
+            }
+        }
+        Ok(())
+    }
+
+    /// This and the next two: false if the callback wants to leave the loop.
+    fn run_timer<const WATCHED: bool>(&self, key: TimerKey) -> bool {
+        let job = self.timers.borrow_mut().take_due(key);
+        let Some(job) = job else { return true };
+        match job {
+            TimerJob::Task(name) => {
+                if WATCHED {
+                    self.watch.timer_fired(self, self.find_task(name));
+                }
+                waker::wake(name);
+                true
+            }
+            TimerJob::Wake(waker) => {
+                if WATCHED {
+                    self.watch.timer_fired(self, None);
+                }
+                waker.wake();
+                true
+            }
+            TimerJob::Call(callback) => self.call::<WATCHED>(&callback),
+            TimerJob::Expire(deadline) => {
+                if WATCHED {
+                    self.watch.timer_fired(self, deadline.task());
+                }
+                deadline.expire(self);
+                true
+            }
+        }
+    }
+
+    fn call<const WATCHED: bool>(&self, callback: &Callback) -> bool {
+        if callback.is_cancelled() {
+            return true;
+        }
+        let which = CallbackRef::new(callback, callback.location);
+        if WATCHED {
+            self.watch.callback_starts(self, which);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| callback.run()));
+        self.after_call::<WATCHED>(outcome, which)
+    }
+
+    fn call_io<const WATCHED: bool>(&self, callback: &IoCallback) -> bool {
+        if callback.is_cancelled() {
+            return true;
+        }
+        let which = CallbackRef::new(callback, callback.location);
+        if WATCHED {
+            self.watch.callback_starts(self, which);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| callback.run()));
+        self.after_call::<WATCHED>(outcome, which)
+    }
+
+    fn after_call<const WATCHED: bool>(&self, outcome: Result<(), Box<dyn Any + Send>>, callback: CallbackRef) -> bool {
+        if WATCHED {
+            self.watch.callback_ends(self, callback);
+        }
+        match outcome {
+            Ok(()) => true,
+            Err(panic) => match panic.downcast::<Interrupt>() {
+                Ok(interrupt) => {
+                    self.interrupt.set(Some(*interrupt));
+                    false
+                }
+                Err(panic) => {
+                    self.watch.callback_panicked(&*panic, callback.location);
+                    true
+                }
+            },
+        }
+    }
+
+    /// Drops everything that is left. Runs user code (destructors), so it repeats until nothing is added any more.
+    pub(crate) fn close(&self) {
+        if self.state.replace(State::Closed) == State::Closed {
+            return;
+        }
+        if self.watch.is_on() {
+            self.watch.closing(self);
+        }
+        let _current = self.enter();
+        for message in self.registration.mailbox.inbox.close() {
+            drop(message);
+        }
+        loop {
+            let (any_ready, ready) = self.ready.clear();
+            let timers = self.timers.borrow_mut().clear();
+            let tasks = self.all_tasks();
+            if !any_ready && timers.is_empty() && tasks.is_empty() {
+                break;
+            }
+            drop((ready, timers));
+            for task in tasks {
+                self.end_cancelled(&task);
+            }
+        }
+        let watchers = self.io.borrow_mut().clear();
+        drop(watchers);
+        let owned = self.owned.take();
+        drop(owned);
+        self.watch.clear();
+    }
+}
+
+/// SplitMix64.
+pub(crate) fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,58 @@
+//! How other threads reach a loop.
+
+use std::fmt;
+use std::panic::Location;
+
+use crate::error::LoopClosed;
+use crate::kernel::Kernel;
+use crate::waker::{Mailbox, Message};
+
+/// A loop, for other threads.
+///
+/// ```
+/// use tidegate_loop::{EventLoop, LoopHandle};
+///
+/// let event_loop = EventLoop::new().unwrap();
+/// let remote = event_loop.remote();
+/// std::thread::spawn(move || {
+///     remote.call_soon_threadsafe(|| LoopHandle::current().stop()).unwrap();
+/// });
+/// event_loop.run_forever().unwrap();
+/// ```
+#[derive(Clone)]
+pub struct RemoteHandle {
+    mailbox: &'static Mailbox,
+    /// Mailboxes are reused by later loops; this tells whose it was meant to be.
+    serial: u32,
+}
+
+impl RemoteHandle {
+    pub(crate) fn new(kernel: &Kernel) -> RemoteHandle {
+        RemoteHandle { mailbox: kernel.registration.mailbox, serial: kernel.registration.serial }
+    }
+
+    /// Queues `callback` on the loop and wakes it up if it sleeps. Calls from one thread run in their order. The
+    /// callback runs in an empty context: contexts stay on their thread.
+    ///
+    /// # Errors
+    /// [`LoopClosed`]; the callback is dropped here.
+    ///
+    /// ```
+    /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// let remote = event_loop.remote();
+    /// drop(event_loop);
+    /// assert!(remote.call_soon_threadsafe(|| ()).is_err());
+    /// ```
+    #[track_caller]
+    pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
+        self.mailbox
+            .post(Some(self.serial), Message::Call(Box::new(callback), Location::caller()))
+            .map_err(|_refused| LoopClosed)
+    }
+}
+
+impl fmt::Debug for RemoteHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteHandle").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! What the loop tells about errors that nobody else will see.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// What a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportKind {
+    /// A callback panicked.
+    CallbackPanic,
+    /// A task panicked, and it went without anybody having fetched that.
+    UnseenPanic,
+    /// A task or future failed, and it went without anybody having fetched the error.
+    UnseenError,
+    /// Debug mode: a step took longer than the threshold.
+    Slow,
+}
+
+/// An error that nobody else will see, for the loop's exception handler.
+///
+/// ```
+/// use std::{cell::RefCell, rc::Rc};
+/// use tidegate_loop::{EventLoop, ReportKind};
+/// # std::panic::set_hook(Box::new(|_| ()));
+///
+/// let event_loop = EventLoop::new().unwrap();
+/// let seen = Rc::new(RefCell::new(Vec::new()));
+/// let sink = seen.clone();
+/// event_loop.set_exception_handler(move |report| sink.borrow_mut().push((report.kind(), report.message().to_owned())));
+/// event_loop.call_soon(|| panic!("boom"));
+/// event_loop.stop();
+/// event_loop.run_forever().unwrap();
+/// assert_eq!(*seen.borrow(), [(ReportKind::CallbackPanic, "boom".to_owned())]);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub(crate) kind: ReportKind,
+    pub(crate) message: String,
+    pub(crate) name: Option<Rc<str>>,
+    pub(crate) location: Option<&'static Location<'static>>,
+}
+
+impl Report {
+    /// What it is about.
+    pub fn kind(&self) -> ReportKind {
+        self.kind
+    }
+
+    /// The error's or panic's own words.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The name of the task, where it is one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Where the task was spawned or the callback was queued.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        self.location
+    }
+
+    /// What happens without a handler: to the `log` crate's logger, or to standard error where there is none, because
+    /// an error that nobody sees is worse than a line too many.
+    pub(crate) fn log(&self) {
+        if log::max_level() == log::LevelFilter::Off {
+            eprintln!("tidegate: {self}");
+        } else if self.kind == ReportKind::Slow {
+            log::warn!("{self}");
+        } else {
+            log::error!("{self}");
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = self.name.as_deref();
+        match (self.kind, who) {
+            (ReportKind::CallbackPanic, _) => write!(f, "a callback panicked: {}", self.message)?,
+            (ReportKind::UnseenPanic, Some(name)) => {
+                write!(f, "{name} panicked and nobody fetched its result: {}", self.message)?;
+            }
+            (ReportKind::UnseenPanic, None) => write!(f, "a panic that nobody fetched: {}", self.message)?,
+            (ReportKind::UnseenError, Some(name)) => {
+                write!(f, "{name} failed and nobody fetched its error: {}", self.message)?;
+            }
+            (ReportKind::UnseenError, None) => {
+                write!(f, "a future's error was never fetched: {}", self.message)?;
+            }
+            (ReportKind::Slow, Some(name)) => write!(f, "{name} blocked the loop: {}", self.message)?,
+            (ReportKind::Slow, None) => write!(f, "a callback blocked the loop: {}", self.message)?,
+        }
+        match self.location {
+            Some(location) => write!(f, " (from {location})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The words of a panic's payload.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "(a panic without a message)".to_owned()
+    }
+}

@@ -1,0 +1,129 @@
+//! Running a program: a loop, its main task, and an orderly end.
+
+use std::future::Future;
+
+use crate::combine::gather_all;
+use crate::error::RunError;
+use crate::event_loop::EventLoop;
+use crate::report::{Report, ReportKind};
+use crate::task::{Outcome, Task};
+
+/// Runs `future` on a new loop until it is done, then cancels what is left, lets it clean up, and closes the loop.
+///
+/// # Errors
+/// See [`RunError`].
+///
+/// # Panics
+/// When the future panics.
+///
+/// ```
+/// let answer = tidegate_loop::run(async { 6 * 7 });
+/// assert_eq!(answer.unwrap(), 42);
+/// ```
+#[track_caller]
+pub fn run<F>(future: F) -> Result<F::Output, RunError>
+where
+    F: Future + 'static,
+{
+    if crate::LoopHandle::try_current().is_some() {
+        return Err(RunError::Nested);
+    }
+    Runner::new(EventLoop::new().map_err(RunError::Setup)?).run(future)
+}
+
+/// A loop that ends in order: several futures can be run on it one after the other; when it goes, the tasks that are
+/// left are cancelled, they clean up, and the loop is closed.
+///
+/// ```
+/// use tidegate_loop::{EventLoop, Runner};
+/// let runner = Runner::new(EventLoop::simulated(1));
+/// assert_eq!(runner.run(async { 1 }).unwrap(), 1);
+/// assert_eq!(runner.run(async { 2 }).unwrap(), 2);
+/// ```
+#[derive(Debug)]
+pub struct Runner {
+    event_loop: EventLoop,
+}
+
+impl Runner {
+    /// A runner on that loop.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, Runner};
+    /// let runner = Runner::new(EventLoop::new().unwrap());
+    /// ```
+    #[must_use]
+    pub fn new(event_loop: EventLoop) -> Runner {
+        Runner { event_loop }
+    }
+
+    /// Its loop.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, Runner};
+    /// assert!(!Runner::new(EventLoop::simulated(1)).event_loop().is_running());
+    /// ```
+    pub fn event_loop(&self) -> &EventLoop {
+        &self.event_loop
+    }
+
+    /// Runs `future` until it is done. Other tasks stay for the next `run`.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    ///
+    /// # Panics
+    /// When the future panics.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, Runner};
+    /// assert_eq!(Runner::new(EventLoop::simulated(1)).run(async { 1 }).unwrap(), 1);
+    /// ```
+    #[track_caller]
+    pub fn run<F>(&self, future: F) -> Result<F::Output, RunError>
+    where
+        F: Future + 'static,
+    {
+        self.event_loop.run_until_complete(future)
+    }
+
+    fn shut_down(&self) {
+        let left: Vec<Task> = self.event_loop.all_tasks();
+        if !left.is_empty() {
+            for task in &left {
+                task.cancel();
+            }
+            let waiting = left.clone();
+            // A task that catches its cancellation and stalls in virtual time must not keep us: it is closed with the
+            // loop. An interrupt during the clean-up likewise ends it.
+            let waited = self.event_loop.complete(async move {
+                let ends = waiting.iter().map(|task| {
+                    let task = task.clone();
+                    crate::spawn(async move { task.finished().await })
+                });
+                gather_all(ends.collect::<Vec<_>>()).await;
+            });
+            if let Err(error) = waited {
+                log::warn!("tasks were left when the loop closed: {error}");
+            }
+            for task in left {
+                if matches!(task.outcome(), Some(Outcome::Failed | Outcome::Panicked)) {
+                    let report = Report {
+                        kind: ReportKind::UnseenError,
+                        message: task.error().unwrap_or_default(),
+                        name: Some(task.name()),
+                        location: Some(task.location()),
+                    };
+                    self.event_loop.kernel.watch.report(&report);
+                }
+            }
+        }
+        let _ = self.event_loop.close();
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,171 @@
+//! Sleeping.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context as PollContext, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::cancel;
+use crate::clock::nanos_of;
+use crate::current;
+use crate::kernel::TimerJob;
+use crate::task::cell::Waiting;
+use crate::timers::TimerKey;
+use crate::waker;
+
+/// Waits for `duration`, counted from the first poll. Zero only yields, as in asyncio. Exact: the deadline is not
+/// rounded to anything.
+///
+/// # Cancel safety
+/// Safe: dropped, its timer is disarmed.
+///
+/// ```
+/// use tidegate_loop::{run, sleep, Duration};
+/// run(async { sleep(Duration::from_micros(50)).await }).unwrap();
+/// ```
+pub fn sleep(duration: Duration) -> Sleep {
+    Sleep { until: Until::After(duration), state: State::New, _here: PhantomData }
+}
+
+/// Waits until `deadline`; if that has passed it only yields.
+///
+/// # Cancel safety
+/// Safe: dropped, its timer is disarmed.
+///
+/// ```
+/// use tidegate_loop::{run, sleep_until, Duration, LoopHandle};
+/// run(async {
+///     let deadline = LoopHandle::current().time() + Duration::from_micros(50);
+///     sleep_until(deadline).await;
+///     assert!(LoopHandle::current().time() >= deadline);
+/// })
+/// .unwrap();
+/// ```
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { until: Until::At(deadline), state: State::New, _here: PhantomData }
+}
+
+#[derive(Clone, Copy)]
+enum Until {
+    After(Duration),
+    At(Instant),
+}
+
+enum State {
+    New,
+    Armed {
+        loop_serial: u32,
+        key: TimerKey,
+    },
+    /// Yielded, for want of anything to wait for.
+    Yielded,
+    Done,
+}
+
+/// A task of a loop's is woken by its name, which costs nothing to keep.
+#[inline]
+fn wake_job(waker: &Waker) -> TimerJob {
+    match waker::name_of(waker) {
+        Some(name) => TimerJob::Task(name),
+        None => TimerJob::Wake(waker.clone()),
+    }
+}
+
+/// The future of [`sleep`] and [`sleep_until`]. Belongs to the loop it was first polled on.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    until: Until,
+    state: State,
+    /// Keeps it on its thread: it knows its loop by number only.
+    _here: PhantomData<*const ()>,
+}
+
+impl Sleep {
+    #[inline]
+    fn start(&mut self, cx: &mut PollContext<'_>) -> Poll<()> {
+        current::with(|kernel| {
+            let kernel = kernel.expect("sleep needs a running loop: await it inside run(...)");
+            let deadline = match self.until {
+                Until::After(Duration::ZERO) => None,
+                Until::After(duration) => Some(kernel.now().saturating_add(nanos_of(duration))),
+                Until::At(deadline) => {
+                    let deadline = kernel.clock.nanos(deadline);
+                    (deadline > kernel.now()).then_some(deadline)
+                }
+            };
+            let waiting = match deadline {
+                Some(deadline) => {
+                    let key = kernel.timers.borrow_mut().arm(deadline, wake_job(cx.waker()));
+                    kernel.watch.timer_armed(kernel, deadline, None);
+                    self.state = State::Armed { loop_serial: kernel.registration.serial, key };
+                    Waiting::TIMER
+                }
+                None => {
+                    self.state = State::Yielded;
+                    cx.waker().wake_by_ref();
+                    Waiting::TURN
+                }
+            };
+            if let Some(task) = kernel.current_task() {
+                task.waiting.set(waiting);
+            }
+            Poll::Pending
+        })
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<()> {
+        let (loop_serial, key) = match self.state {
+            State::New => return self.start(cx),
+            State::Yielded | State::Done => {
+                self.state = State::Done;
+                return Poll::Ready(());
+            }
+            State::Armed { loop_serial, key } => (loop_serial, key),
+        };
+        let stale = current::on(loop_serial, |kernel| {
+            let mut timers = kernel.timers.borrow_mut();
+            match timers.job_mut(key) {
+                // Gone means that it has run.
+                None => None,
+                Some(TimerJob::Task(name)) if waker::name_of(cx.waker()) == Some(*name) => Some(None),
+                Some(TimerJob::Wake(waker)) if waker.will_wake(cx.waker()) => Some(None),
+                Some(job) => Some(Some(std::mem::replace(job, wake_job(cx.waker())))),
+            }
+        });
+        let stale = stale.expect("a sleep is polled on its loop's thread, while the loop is there");
+        match stale {
+            None => {
+                self.state = State::Done;
+                Poll::Ready(())
+            }
+            Some(old_job) => {
+                drop(old_job);
+                cancel::wait_for(Waiting::TIMER);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Sleep {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Armed { loop_serial, key } = self.state {
+            let job = current::on(loop_serial, |kernel| kernel.timers.borrow_mut().cancel(key));
+            drop(job);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,239 @@
+//! How a task takes a step, and how it ends.
+
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::task::{Context as PollContext, Poll};
+
+use crate::cancel;
+use crate::context::Snapshot;
+use crate::error::Interrupt;
+use crate::kernel::Kernel;
+use crate::name::Name;
+use crate::task::cell::{Header, TaskRef, Waiting, flag};
+use crate::task::{Outcome, Task, Waiters};
+use crate::waker::{self, waker_of};
+
+/// Makes a task the current one; whoever was comes back when the guard goes.
+struct AsCurrent<'a> {
+    kernel: &'a Kernel,
+    outer: Option<NonNull<Header>>,
+}
+
+impl<'a> AsCurrent<'a> {
+    #[inline]
+    fn new(kernel: &'a Kernel, header: &'a Header) -> AsCurrent<'a> {
+        header.set(flag::RUNNING);
+        AsCurrent { kernel, outer: kernel.current.replace(Some(NonNull::from(header))) }
+    }
+}
+
+impl Drop for AsCurrent<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(header) = self.kernel.current_task() {
+            header.clear(flag::RUNNING);
+        }
+        self.kernel.current.set(self.outer);
+    }
+}
+
+/// Tells the observers of a step, when it begins and when the guard goes.
+struct WatchedStep<'a> {
+    kernel: &'a Kernel,
+    task: Option<TaskRef>,
+}
+
+impl<'a> WatchedStep<'a> {
+    fn new(kernel: &'a Kernel, name: Name) -> WatchedStep<'a> {
+        let task = kernel.find_task(name);
+        if let Some(task) = &task {
+            kernel.watch.step_starts(kernel, task);
+        }
+        WatchedStep { kernel, task }
+    }
+}
+
+impl Drop for WatchedStep<'_> {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            self.kernel.watch.step_ends(self.kernel, task, task.has(flag::DONE));
+        }
+    }
+}
+
+impl Kernel {
+    /// The task that is taking a step.
+    #[inline]
+    pub(crate) fn current_task(&self) -> Option<&Header> {
+        // SAFETY: set by `AsCurrent` only, which borrows the header for as long as it lives and then puts back what was
+        // there before; it lives in stack frames only. The reference handed out here is used within the step by code
+        // of this crate, none of which keeps it.
+        self.current.get().map(|current| unsafe { current.as_ref() })
+    }
+
+    /// One step of a task. A name that has gone stale in the queue is passed over. False: it wants to leave the loop.
+    #[inline]
+    pub(crate) fn step<const WATCHED: bool>(&self, name: Name) -> bool {
+        // SAFETY: the table holds the task until `remove_task`, which is called by `end` alone: below, after the last use
+        // of this reference, or by `close`, which refuses while the loop runs.
+        let Some(task) = (unsafe { self.dequeue(name) }) else { return true };
+        let header: &Header = &task;
+        debug_assert!(!header.has(flag::RUNNING), "a task that runs is not stepped again");
+        let _watched = WATCHED.then(|| WatchedStep::new(self, name));
+        if header.has(flag::MUST_CANCEL | flag::INTERRUPTED) && !self.deliver(&task) {
+            return true;
+        }
+        if header.waiting.replace(Waiting::FOREIGN) == Waiting::AWAITED {
+            let awaited = header.extras().and_then(|extras| extras.awaited.take());
+            drop(awaited);
+        }
+        let polled = self.poll_stage(&task, name);
+        if matches!(polled, Ok(Poll::Pending)) && !header.has(flag::UNWIND) {
+            header.since.set(self.tick_time.get());
+            if header.has(flag::MUST_CANCEL | flag::FORWARDED | flag::DELIVERED) {
+                cancel::after_suspension(self, header);
+            }
+            return true;
+        }
+        self.last_step(&task, polled)
+    }
+
+    /// Delivers a cancellation; false if the task ends with it.
+    #[cold]
+    fn deliver(&self, task: &TaskRef) -> bool {
+        task.clear(flag::MUST_CANCEL | flag::INTERRUPTED);
+        if cancel::deliver(task) {
+            return true;
+        }
+        // Nobody catches it: the future goes without being polled again.
+        self.drop_stage(task);
+        self.end(task.name, Outcome::Cancelled);
+        false
+    }
+
+    #[inline(always)]
+    fn poll_stage(&self, task: &TaskRef, name: Name) -> Result<Poll<bool>, Box<dyn Any + Send>> {
+        let header: &Header = task;
+        // Dropping it would do nothing, and not dropping it is less code.
+        let waker = ManuallyDrop::new(waker_of(name));
+        let mut cx = PollContext::from_waker(&waker);
+        let _current = AsCurrent::new(self, header);
+        if let Some(context) = header.shared_context() {
+            // SAFETY: as below.
+            return catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(&mut cx) })));
+        }
+        let _entered = Snapshot::enter(&header.context, name.bits());
+        // SAFETY: the task is in the table, so it has neither ended nor been cleared, and it is not running: a step is
+        // taken from the queue only, by `run`, which does not nest, or is a new task's first.
+        catch_unwind(AssertUnwindSafe(|| unsafe { task.poll(&mut cx) }))
+    }
+
+    /// The step was the last one.
+    fn last_step(&self, task: &TaskRef, polled: Result<Poll<bool>, Box<dyn Any + Send>>) -> bool {
+        let header: &Header = task;
+        let outcome = match polled {
+            // An error wins over a request that has not arrived; a value does not: it is lost, as in asyncio.
+            Ok(Poll::Ready(true)) if !header.has(flag::UNWIND) => Outcome::Failed,
+            Ok(_) if header.has(flag::UNWIND | flag::MUST_CANCEL) => {
+                self.drop_stage(task);
+                Outcome::Cancelled
+            }
+            Ok(Poll::Ready(_)) => Outcome::Completed,
+            Ok(Poll::Pending) => unreachable!("pending without unwinding is not the last step"),
+            Err(panic) => return self.end_panicked(task, panic),
+        };
+        self.end(header.name, outcome);
+        true
+    }
+
+    /// The first step of a task that starts eagerly, inside the step of another.
+    pub(crate) fn step_now(&self, name: Name) {
+        let goes_on = if self.watch.is_on() { self.step::<true>(name) } else { self.step::<false>(name) };
+        if !goes_on && let Some(interrupt) = self.interrupt.take() {
+            std::panic::resume_unwind(Box::new(interrupt));
+        }
+    }
+
+    /// Ends a task from outside of its steps, when the loop closes.
+    pub(crate) fn end_cancelled(&self, task: &TaskRef) {
+        if !task.has(flag::DONE) {
+            self.drop_stage(task);
+            self.end(task.name, Outcome::Cancelled);
+        }
+    }
+
+    #[cold]
+    fn end_panicked(&self, task: &TaskRef, panic: Box<dyn Any + Send>) -> bool {
+        self.drop_stage(task);
+        match panic.downcast::<Interrupt>() {
+            Ok(interrupt) => {
+                self.interrupt.set(Some(*interrupt));
+                self.end(task.name, Outcome::Cancelled);
+                false
+            }
+            Err(panic) => {
+                task.extras_or_make().panic.replace(Some(panic));
+                self.end(task.name, Outcome::Panicked);
+                true
+            }
+        }
+    }
+
+    /// Drops a task's future, or its output, in the task's own context and as the current task, so that what its destructors do is
+    /// seen as its doing.
+    fn drop_stage(&self, task: &TaskRef) {
+        let header: &Header = task;
+        // SAFETY: not running: called between steps. Nobody takes the output: a join handle takes none before the end, and
+        // afterwards this is called only if there is none.
+        let discard = || unsafe { task.discard() };
+        let dropped = {
+            let _current = AsCurrent::new(self, header);
+            match header.shared_context() {
+                Some(context) => catch_unwind(AssertUnwindSafe(|| context.enter(discard))),
+                None => {
+                    let _entered = Snapshot::enter(&header.context, header.name.bits());
+                    catch_unwind(AssertUnwindSafe(discard))
+                }
+            }
+        };
+        if let Err(panic) = dropped {
+            self.watch.callback_panicked(&*panic, header.location);
+        }
+    }
+
+    /// The task has ended: it leaves the table, and everybody who waits for it is woken or queued, in order.
+    fn end(&self, name: Name, outcome: Outcome) {
+        let Some(task) = self.remove_task(name) else { return };
+        let header: &Header = &task;
+        if outcome == Outcome::Failed {
+            // Now, while nobody can take the output yet: its end is not announced.
+            // SAFETY: it does not run, and `JoinHandle` takes nothing before DONE is set.
+            let failure = catch_unwind(AssertUnwindSafe(|| unsafe { task.failure() }));
+            let failure = failure.unwrap_or_else(|_| Some("(an error that cannot be formatted)".to_owned()));
+            *header.extras_or_make().failure.borrow_mut() = failure;
+        }
+        header.set_outcome(outcome);
+        if self.watch.is_on() {
+            self.watch.finished(self, &task, outcome);
+        }
+        if matches!(outcome, Outcome::Completed | Outcome::Cancelled) {
+            header.set(flag::RETRIEVED);
+        }
+        if !header.has(flag::HELD) {
+            self.drop_stage(&task);
+        }
+        if let Some(joiner) = header.joiner() {
+            header.set_joiner(None);
+            waker::wake(joiner);
+        }
+        if let Some(extras) = header.extras() {
+            drop((extras.awaited.take(), extras.forwarded.take()));
+            let waiters: Waiters<Task> = extras.waiters.take();
+            if !waiters.is_empty() {
+                waiters.fire(header.loop_serial, &Task { cell: task.clone() });
+            }
+        }
+    }
+}

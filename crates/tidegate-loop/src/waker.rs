@@ -1,0 +1,169 @@
+//! Wakers as names, and how a name finds its loop: on the loop's own thread through a thread-local, from any other
+//! thread through a table of mailboxes that are never freed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::cancel;
+use crate::current;
+use crate::inbox::{Inbox, Posted};
+use crate::name::{Generation, LOOPS_MAX, Name};
+
+/// A message from another thread.
+pub(crate) enum Message {
+    Wake(Name),
+    Call(Box<dyn FnOnce() + Send>, &'static Location<'static>),
+}
+
+/// A loop's address for other threads. Leaked on first use of its id and reused with it: a waker may outlive its
+/// loop by any time, and what it reaches for must still be there, its eventfd above all (a late write must not
+/// hit a descriptor that has become somebody else's).
+pub(crate) struct Mailbox {
+    pub(crate) inbox: Inbox<Message>,
+    /// Written while the loop sleeps, watched edge-triggered by its selector, never read.
+    pub(crate) bell: OwnedFd,
+    id: u16,
+}
+
+impl Mailbox {
+    /// Leaves a message for the loop of that serial, or for whichever lives here, and rings if it sleeps; gives it back
+    /// if there is none.
+    pub(crate) fn post(&self, owner: Option<u32>, message: Message) -> Result<(), Message> {
+        // The lock is released before the bell rings: the loop would wake up only to wait for it.
+        if self.inbox.post(owner, message)? == Posted::Ring {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ring(&self) {
+        // The only way this fails is a counter at its limit, which has rung already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+static MAILBOXES: [AtomicPtr<Mailbox>; LOOPS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; LOOPS_MAX];
+
+/// Ids free for reuse, the longest free first, and how many loops there have been.
+struct Ids {
+    free: VecDeque<u16>,
+    unused: u16,
+    loops: u32,
+}
+
+fn ids() -> &'static Mutex<Ids> {
+    static IDS: OnceLock<Mutex<Ids>> = OnceLock::new();
+    IDS.get_or_init(|| Mutex::new(Ids { free: VecDeque::new(), unused: 0, loops: 0 }))
+}
+
+/// A loop's claim on its id and mailbox.
+pub(crate) struct Registration {
+    pub(crate) id: u16,
+    /// Tells this loop from others that had or will have its id.
+    pub(crate) serial: u32,
+    pub(crate) first_generation: Generation,
+    pub(crate) mailbox: &'static Mailbox,
+}
+
+impl Registration {
+    pub(crate) fn new() -> io::Result<Registration> {
+        let mut ids = ids().lock().unwrap();
+        let reused = ids.free.pop_front();
+        let id = match reused {
+            Some(id) => id,
+            None if (ids.unused as usize) < LOOPS_MAX => ids.unused,
+            None => {
+                return Err(io::Error::other("4096 event loops are open already; close one first"));
+            }
+        };
+        let known = MAILBOXES[id as usize].load(Ordering::Acquire);
+        let mailbox: &'static Mailbox = if known.is_null() {
+            let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+            let fresh: &'static Mailbox = Box::leak(Box::new(Mailbox { inbox: Inbox::new(), bell, id }));
+            MAILBOXES[id as usize].store(ptr::from_ref(fresh).cast_mut(), Ordering::Release);
+            fresh
+        } else {
+            mailbox(id).expect("just seen")
+        };
+        if reused.is_none() {
+            ids.unused += 1;
+        }
+        ids.loops = ids.loops.wrapping_add(1);
+        let serial = ids.loops;
+        mailbox.inbox.open(serial);
+        Ok(Registration { id, serial, first_generation: Generation::first(serial), mailbox })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        drop(self.mailbox.inbox.close());
+        ids().lock().unwrap().free.push_back(self.mailbox.id);
+    }
+}
+
+fn mailbox(id: u16) -> Option<&'static Mailbox> {
+    let known = MAILBOXES[id as usize].load(Ordering::Acquire);
+    // SAFETY: a non-null entry comes from `Box::leak` in `Registration::new` and is never freed or replaced; only
+    // shared references to it are ever made.
+    unsafe { known.as_ref() }
+}
+
+/// Wakes the task of that name, wherever it lives. A name that is stale, or whose loop is gone, does nothing.
+#[inline]
+pub(crate) fn wake(name: Name) {
+    if !current::wake_here(name) {
+        wake_remote(name);
+    }
+}
+
+#[cold]
+fn wake_remote(name: Name) {
+    if current::wake_idle(name) {
+        return;
+    }
+    if let Some(mailbox) = mailbox(name.loop_id()) {
+        // Refused means closed: the task is gone, and with it whoever cared.
+        let _ = mailbox.post(None, Message::Wake(name));
+    }
+}
+
+/// The waker of that name. The data pointer carries the name itself and points nowhere.
+#[inline]
+pub(crate) fn waker_of(name: Name) -> Waker {
+    // SAFETY: the vtable's functions treat the data as a number and never as an address, so the contract of
+    // `RawWaker` (thread safety, clones that outlive the original, one drop a clone) holds trivially: there is
+    // nothing shared, nothing counted and nothing to free. What a clone notes is in the thread's own loop.
+    unsafe { Waker::from_raw(raw(name)) }
+}
+
+#[inline]
+fn raw(name: Name) -> RawWaker {
+    RawWaker::new(ptr::without_provenance(name.bits() as usize), &VTABLE)
+}
+
+/// The name a waker carries, if it is one of ours.
+#[inline]
+pub(crate) fn name_of(waker: &Waker) -> Option<Name> {
+    ptr::eq(waker.vtable(), &VTABLE).then(|| Name::from_bits(waker.data().addr() as u64))
+}
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
+    // Nothing is counted; the loop only notes that somebody will wake the task whom it does not know.
+    |data| {
+        let name = Name::from_bits(data.addr() as u64);
+        cancel::waker_kept(name);
+        raw(name)
+    },
+    |data| wake(Name::from_bits(data.addr() as u64)),
+    |data| wake(Name::from_bits(data.addr() as u64)),
+    |_| {},
+);
