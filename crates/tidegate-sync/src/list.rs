@@ -1,0 +1,274 @@
+//! A line of waiters, linked through the waiters themselves. Used by [`Turn`](super::turn::Turn)
+//! alone; what it shows to the primitives is safe.
+//!
+//! The `unsafe` here and in `turn.rs` rests on three rules:
+//!
+//! 1. *Alive.* A node in a list is pinned, and dropping the turn that contains it takes it out of
+//!    the list before the memory goes away. So what a list points at exists.
+//! 2. *Locked.* While a node is in a list, its links and its payload are touched only through
+//!    `&mut List`, which nobody gets but under the lock the list is kept behind.
+//! 3. *Handed back.* Serving a node takes it out of the list and then, as the very last access,
+//!    stores its verdict (release). Its owner reads the verdict (acquire) and from then on owns
+//!    the node alone, without the lock.
+
+use std::cell::Cell;
+use std::marker::PhantomPinned;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::task::Waker;
+
+use super::lock::Wakes;
+use super::sync::{AtomicU8, UnsafeCell};
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Never in a list; only the owner touches the node.
+    Idle,
+    /// In a list.
+    Waiting,
+    /// Taken out of the list and told so; only the owner touches the node.
+    Served(Verdict),
+}
+
+/// What a waiter was told when it was taken out of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Granted,
+    Refused,
+}
+
+const WAITING: u8 = 0;
+const GRANTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// A waiter, as its list sees it.
+pub(super) struct Node<P> {
+    /// Of a node that has joined a list.
+    status: AtomicU8,
+    /// Whether it has ever been in a list. The owner's own note, so that a future that never waits
+    /// is spared the atomic.
+    joined: Cell<bool>,
+    /// What the waiter leaves for those who serve it.
+    payload: UnsafeCell<P>,
+    /// Initialised while the node is in a list: a future that never waits does not pay for it.
+    links: UnsafeCell<MaybeUninit<Links<P>>>,
+    /// A list may hold pointers to this node, so a `&mut` of what contains it must not claim to be
+    /// the only way to it.
+    _pinned: PhantomPinned,
+}
+
+struct Links<P> {
+    prev: Option<NonNull<Node<P>>>,
+    next: Option<NonNull<Node<P>>>,
+    waker: Waker,
+}
+
+// SAFETY: the pointers of a node are followed only under its list's lock (rule 2), and lead to
+// nodes whose payloads are `Send` as well, since a list holds one type of payload.
+unsafe impl<P: Send> Send for Node<P> {}
+// SAFETY: through a shared node, others reach the atomic status; `joined` is written before the
+// node is in a list, and read by its owner.
+unsafe impl<P: Send> Sync for Node<P> {}
+
+impl<P> Node<P> {
+    #[inline]
+    pub(super) fn new(payload: P) -> Self {
+        Self {
+            status: AtomicU8::new(WAITING),
+            joined: Cell::new(false),
+            payload: UnsafeCell::new(payload),
+            links: UnsafeCell::new(MaybeUninit::uninit()),
+            _pinned: PhantomPinned,
+        }
+    }
+
+    /// For the owner, and for those who hold the lock of the list it is in.
+    #[inline]
+    pub(super) fn status(&self) -> Status {
+        if !self.joined.get() {
+            return Status::Idle;
+        }
+        match self.status.load(Acquire) {
+            WAITING => Status::Waiting,
+            GRANTED => Status::Served(Verdict::Granted),
+            _ => Status::Served(Verdict::Refused),
+        }
+    }
+
+    /// # Safety
+    /// Nobody else touches the payload meanwhile: the node is in a list whose lock the caller
+    /// holds, or in none and the caller is its owner.
+    #[inline]
+    pub(super) unsafe fn payload<R>(&self, with: impl FnOnce(&mut P) -> R) -> R {
+        // SAFETY: exclusive, as the caller promises.
+        self.payload.with_mut(|payload| with(unsafe { &mut *payload }))
+    }
+
+    /// # Safety
+    /// The node is in a list, and the caller holds its lock.
+    #[inline]
+    unsafe fn links<R>(&self, with: impl FnOnce(&mut Links<P>) -> R) -> R {
+        // SAFETY: exclusive by rule 2, and initialised since it was put into the list.
+        self.links.with_mut(|links| with(unsafe { (*links).assume_init_mut() }))
+    }
+
+    /// # Safety
+    /// As for [`links`](Self::links).
+    #[inline]
+    pub(super) unsafe fn waker<R>(&self, with: impl FnOnce(&mut Waker) -> R) -> R {
+        // SAFETY: passed on to the caller.
+        unsafe { self.links(|links| with(&mut links.waker)) }
+    }
+}
+
+/// A line of waiters, first come, first served.
+pub(super) struct List<P> {
+    head: Option<NonNull<Node<P>>>,
+    tail: Option<NonNull<Node<P>>>,
+    len: usize,
+    /// How many have been served before the present head though they came after it.
+    overtaken: usize,
+}
+
+// SAFETY: the list is a way to its nodes, which are `Send` when their payloads are.
+unsafe impl<P: Send> Send for List<P> {}
+
+impl<P> Default for List<P> {
+    fn default() -> Self {
+        Self { head: None, tail: None, len: 0, overtaken: 0 }
+    }
+}
+
+impl<P> List<P> {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// Looks at what the first in line left here.
+    #[inline]
+    pub(super) fn front<R>(&mut self, look: impl FnOnce(&mut P) -> R) -> Option<R> {
+        // SAFETY: a node in the list is alive (rule 1) and ours by `&mut self` (rule 2).
+        self.head.map(|head| unsafe { head.as_ref().payload(look) })
+    }
+
+    /// Takes the first out of the line and tells it `verdict`. Nobody there: nothing happens.
+    #[inline]
+    pub(super) fn serve_front(&mut self, verdict: Verdict, wakes: &mut Wakes) {
+        if let Some(head) = self.head {
+            // SAFETY: the head is in the list.
+            unsafe { self.serve(head, verdict, wakes) };
+        }
+    }
+
+    /// Whether the head may be overtaken by someone `places` behind it, if at most `limit` may
+    /// ever be served before it.
+    #[inline]
+    pub(super) fn may_overtake(&self, places: usize, limit: usize) -> bool {
+        places <= limit.saturating_sub(self.overtaken)
+    }
+
+    /// Notes that someone who came later was served before the head, if there is one.
+    pub(super) fn note_overtaking(&mut self) {
+        if !self.is_empty() {
+            self.overtaken += 1;
+        }
+    }
+
+    /// Grants the turn of the first one behind the head that `fits`, within the `limit` of
+    /// [`may_overtake`](Self::may_overtake). False if there is none.
+    pub(super) fn grant_behind_front(
+        &mut self,
+        limit: usize,
+        mut fits: impl FnMut(&mut P) -> bool,
+        wakes: &mut Wakes,
+    ) -> bool {
+        let mut cursor = self.head;
+        for places in 1.. {
+            // SAFETY: nodes in the list are alive (rule 1) and ours (rule 2).
+            cursor = cursor.and_then(|node| unsafe { node.as_ref().links(|links| links.next) });
+            let Some(node) = cursor.filter(|_| self.may_overtake(places, limit)) else { break };
+            // SAFETY: as above.
+            if unsafe { node.as_ref().payload(&mut fits) } {
+                // SAFETY: it was reached through the list, so it is in it.
+                unsafe { self.serve(node, Verdict::Granted, wakes) };
+                self.note_overtaking();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// # Safety
+    /// `node` is in this list.
+    #[inline]
+    unsafe fn serve(&mut self, node: NonNull<Node<P>>, verdict: Verdict, wakes: &mut Wakes) {
+        let told = match verdict {
+            Verdict::Granted => GRANTED,
+            Verdict::Refused => REFUSED,
+        };
+        // SAFETY: in the list, so alive and ours until the store, after which its owner may free
+        // it: nothing here looks at it again (rule 3).
+        unsafe {
+            wakes.push(self.unlink(node));
+            node.as_ref().status.store(told, Release);
+        }
+    }
+
+    /// # Safety
+    /// `node` is idle and the caller's own; it stays where it is until it has been unlinked.
+    #[inline]
+    pub(super) unsafe fn append(&mut self, node: NonNull<Node<P>>, waker: Waker) {
+        let links = Links { prev: self.tail, next: None, waker };
+        // SAFETY: the caller owns the new node; the old tail is in the list (rules 1 and 2).
+        unsafe {
+            node.as_ref().joined.set(true);
+            node.as_ref().links.with_mut(|new| (*new).write(links));
+            match self.tail {
+                Some(tail) => tail.as_ref().links(|links| links.next = Some(node)),
+                None => self.head = Some(node),
+            }
+        }
+        self.tail = Some(node);
+        self.len += 1;
+    }
+
+    /// Takes `node` out of the line. Its waker is to be dropped outside the lock.
+    ///
+    /// # Safety
+    /// `node` is in this list. Its status still says so: the caller changes that, or frees it.
+    #[inline]
+    pub(super) unsafe fn unlink(&mut self, node: NonNull<Node<P>>) -> Waker {
+        // SAFETY: the node and its neighbours are in the list (rules 1 and 2). Moving the links out
+        // leaves them uninitialised, as they are in a node that is in no list.
+        unsafe {
+            let Links { prev, next, waker } = node.as_ref().links.with_mut(|links| (*links).assume_init_read());
+            // Most leave from the front. The next one then keeps a `prev` that means nothing, and
+            // its memory, which belongs to another task, is not touched.
+            let front = self.head == Some(node);
+            match prev {
+                _ if front => {
+                    self.head = next;
+                    self.overtaken = 0;
+                }
+                Some(prev) => prev.as_ref().links(|links| links.next = next),
+                None => unreachable!("only the first has nobody before it"),
+            }
+            match next {
+                Some(_) if front => {}
+                Some(next) => next.as_ref().links(|links| links.prev = prev),
+                None if front => self.tail = None,
+                None => self.tail = prev,
+            }
+            self.len -= 1;
+            waker
+        }
+    }
+}

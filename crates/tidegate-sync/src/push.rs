@@ -1,0 +1,118 @@
+//! Waiting for room in a queue.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use super::error::PushError;
+use super::list::List;
+use super::lock::Lock;
+use super::queue::Queue;
+use super::store::{Pushed, Store};
+use super::turn::{Home, Left, Turn};
+
+pin_project! {
+    /// The future of [`Queue::push`](crate::Queue::push).
+    ///
+    /// ```
+    /// # use tidegate_sync::{Push, Queue};
+    /// # futures_lite::future::block_on(async {
+    /// let queue = Queue::bounded(1);
+    /// let push: Push<'_, u8> = queue.push(1);
+    /// assert_eq!(push.await, Ok(()));
+    /// # });
+    /// ```
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Push<'a, T> {
+        #[pin]
+        turn: Turn<Pushing<'a, T>>,
+    }
+}
+
+impl<'a, T> Push<'a, T> {
+    #[inline]
+    pub(super) fn new(queue: &'a Queue<T>, value: T) -> Self {
+        Self { turn: Turn::new(Pushing(queue), Some(value)) }
+    }
+}
+
+impl<T> Future for Push<'_, T> {
+    type Output = Result<(), PushError<T>>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut turn = self.project().turn;
+        if turn.is_idle()
+            && let Pushed::In = push_now(turn.as_mut())
+        {
+            turn.finish();
+            return Poll::Ready(Ok(()));
+        }
+        wait_to_push(turn, cx)
+    }
+}
+
+#[inline(always)]
+fn push_now<T>(turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Pushed {
+    let queue = turn.home().0;
+    turn.payload(|value| queue.change(|store| store.push(value)))
+}
+
+/// Apart, so that the fast path is small enough to be inlined.
+#[inline(never)]
+fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_>) -> Poll<Result<(), PushError<T>>> {
+    while turn.is_idle() {
+        let arrived = turn.as_mut().arrive(cx, |_, store, _| {
+            let wait = store.is_full() && !store.closed;
+            store.blocked += u64::from(wait);
+            (!wait).then_some(())
+        });
+        if arrived.is_none() {
+            return Poll::Pending;
+        }
+        match push_now(turn.as_mut()) {
+            Pushed::Full => {}
+            Pushed::In | Pushed::Closed => return Poll::Ready(outcome(turn)),
+        }
+    }
+    ready!(turn.as_mut().poll_served(cx));
+    Poll::Ready(outcome(turn))
+}
+
+/// A push that went in has left its value there.
+fn outcome<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Result<(), PushError<T>> {
+    let refused = turn.as_mut().payload(Option::take);
+    turn.finish();
+    refused.map_or(Ok(()), |value| Err(PushError(value)))
+}
+
+/// The queue as a place where producers wait.
+struct Pushing<'a, T>(&'a Queue<T>);
+
+// SAFETY: a reference leads to the same queue as long as it lives, and the list stays in its store.
+unsafe impl<T> Home for Pushing<'_, T> {
+    type State = Store<T>;
+    type Payload = Option<T>;
+
+    #[inline]
+    fn lock(&self) -> &Lock<Store<T>> {
+        self.0.store()
+    }
+
+    #[inline]
+    fn list(store: &mut Store<T>) -> &mut List<Option<T>> {
+        &mut store.pushers
+    }
+
+    /// The value goes with the future, or has gone in already.
+    fn left(&self, _value: &mut Option<T>, _left: Left) {}
+}
+
+impl<T> fmt::Debug for Push<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Push").finish_non_exhaustive()
+    }
+}
