@@ -1,0 +1,70 @@
+//! `tidegate-sync` over loom.
+
+#![allow(missing_docs, dead_code, unreachable_pub, reason = "these are said where the sources live")]
+
+/// Stands in for `tidegate-sync/src/sync.rs`.
+mod sync {
+    pub(crate) use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+
+    /// A spinning lock would multiply the interleavings of everything above it, so that has loom's
+    /// mutex instead, and the lock itself a model of its own.
+    pub(crate) struct Brief<S>(loom::sync::Mutex<S>);
+
+    impl<S> Brief<S> {
+        pub(crate) fn new(state: S) -> Self {
+            Self(loom::sync::Mutex::new(state))
+        }
+
+        pub(crate) fn with<R>(&self, section: impl FnOnce(&mut S) -> R) -> R {
+            section(&mut self.0.lock().unwrap())
+        }
+
+        pub(crate) fn try_with<R>(&self, section: impl FnOnce(&mut S) -> R) -> Option<R> {
+            self.0.try_lock().ok().map(|mut state| section(&mut state))
+        }
+    }
+
+    pub(crate) fn pause(_round: u32) {
+        loom::thread::yield_now();
+    }
+}
+
+#[path = "../../tidegate-sync/src/brief.rs"]
+pub mod brief;
+
+#[path = "../../tidegate-sync/src/acquire.rs"]
+mod acquire;
+#[path = "../../tidegate-sync/src/counter.rs"]
+mod counter;
+#[path = "../../tidegate-sync/src/error.rs"]
+mod error;
+#[path = "../../tidegate-sync/src/event.rs"]
+mod event;
+#[path = "../../tidegate-sync/src/list.rs"]
+mod list;
+#[path = "../../tidegate-sync/src/lock.rs"]
+mod lock;
+#[path = "../../tidegate-sync/src/permit.rs"]
+mod permit;
+#[path = "../../tidegate-sync/src/push.rs"]
+mod push;
+#[path = "../../tidegate-sync/src/queue.rs"]
+mod queue;
+#[path = "../../tidegate-sync/src/recv.rs"]
+mod recv;
+#[path = "../../tidegate-sync/src/semaphore.rs"]
+mod semaphore;
+#[path = "../../tidegate-sync/src/stats.rs"]
+mod stats;
+#[path = "../../tidegate-sync/src/store.rs"]
+mod store;
+#[path = "../../tidegate-sync/src/turn.rs"]
+mod turn;
+#[path = "../../tidegate-sync/src/word.rs"]
+mod word;
+
+pub use error::{AcquireError, Closed, PushError, TryAcquireError};
+pub use event::Event;
+pub use queue::Queue;
+pub use semaphore::Semaphore;

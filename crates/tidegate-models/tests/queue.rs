@@ -1,0 +1,120 @@
+//! The queue: no lost wake-up, no lost item, first in, first out.
+
+mod support;
+
+use std::sync::Arc;
+
+use loom::future::block_on;
+use loom::thread;
+use support::{check, poll_once};
+use tidegate_models::primitives::{Closed, PushError, Queue};
+
+#[test]
+fn a_push_reaches_the_consumer() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let producer = Arc::clone(&queue);
+        let thread = thread::spawn(move || producer.try_push(1).unwrap());
+        assert_eq!(block_on(queue.recv()), Ok(1));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_full_queue_lets_its_producer_in_again_and_keeps_the_order() {
+    check(|| {
+        let queue = Arc::new(Queue::bounded(1));
+        let producer = Arc::clone(&queue);
+        let thread = thread::spawn(move || {
+            for item in 0..3 {
+                block_on(producer.push(item)).unwrap();
+            }
+        });
+        for item in 0..3 {
+            assert_eq!(block_on(queue.recv()), Ok(item));
+        }
+        thread.join().unwrap();
+        assert_eq!(queue.stats().peak, 1);
+    });
+}
+
+#[test]
+fn two_consumers_get_one_item_each() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || block_on(queue.recv()).unwrap())
+            })
+            .collect();
+        queue.try_push(1).unwrap();
+        queue.try_push(2).unwrap();
+        let sum: i32 = consumers.into_iter().map(|consumer| consumer.join().unwrap()).sum();
+        assert_eq!((sum, queue.len()), (3, 0));
+    });
+}
+
+#[test]
+fn a_cancelled_consumer_passes_its_item_on() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let canceller = Arc::clone(&queue);
+        let cancel = thread::spawn(move || {
+            let mut recv = Box::pin(canceller.recv());
+            poll_once(recv.as_mut()).is_some()
+        });
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || {
+            producer.try_push(1).unwrap();
+            producer.try_push(2).unwrap();
+        });
+        // Two items: one of them comes here, whatever becomes of the other consumer.
+        assert!(block_on(queue.recv()).is_ok());
+        push.join().unwrap();
+        let taken = usize::from(cancel.join().unwrap());
+        assert_eq!(queue.len(), 1 - taken);
+        assert_eq!(queue.try_recv().is_ok(), taken == 0);
+    });
+}
+
+#[test]
+fn recv_all_and_recv_share_what_comes() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || {
+            for item in 0..3 {
+                producer.try_push(item).unwrap();
+            }
+        });
+        let mut received = vec![block_on(queue.recv()).unwrap()];
+        while received.len() < 3 {
+            received.extend(block_on(queue.recv_all()).unwrap());
+        }
+        push.join().unwrap();
+        assert_eq!(received, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn close_ends_every_wait_and_returns_the_value() {
+    check(|| {
+        let queue = Arc::new(Queue::bounded(1));
+        queue.try_push(1).unwrap();
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || block_on(producer.push(2)));
+        let closer = Arc::clone(&queue);
+        let close = thread::spawn(move || closer.close());
+        let mut received = Vec::new();
+        while let Ok(item) = block_on(queue.recv()) {
+            received.push(item);
+        }
+        close.join().unwrap();
+        match push.join().unwrap() {
+            Ok(()) => assert_eq!(received, [1, 2]),
+            Err(PushError(value)) => assert_eq!((value, received), (2, vec![1])),
+        }
+        assert_eq!(block_on(queue.recv()), Err(Closed));
+    });
+}
