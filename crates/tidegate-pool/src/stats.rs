@@ -1,0 +1,37 @@
+//! What a pool has to say about itself.
+
+use std::time::Duration;
+
+/// A pool's figures at one instant. At every instant `submitted = running + completed + failed + cancelled`.
+///
+/// ```
+/// use tidegate_pool::Pool;
+///
+/// tidegate_loop::run(async {
+///     let pool = Pool::new(2);
+///     pool.submit(async {}).await.unwrap().await.unwrap();
+///     let stats = pool.stats();
+///     assert_eq!((stats.submitted, stats.completed, stats.running, stats.peak), (1, 1, 0, 1));
+/// })
+/// .unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Tasks that hold a slot.
+    pub running: usize,
+    /// The most that ever held one at once.
+    pub peak: usize,
+    /// Tasks that were given a slot, ever.
+    pub submitted: u64,
+    /// Tasks that returned a value.
+    pub completed: u64,
+    /// Tasks that panicked, and those of [`submit_fallible`](crate::Pool::submit_fallible) that returned an `Err`.
+    pub failed: u64,
+    /// Tasks that were dropped before they were done.
+    pub cancelled: u64,
+    /// Submitters in line now.
+    pub waiting: usize,
+    /// The time spent in line by all who are no longer in it, whether they got a slot or gave up.
+    pub waited: Duration,
+}

@@ -1,0 +1,17 @@
+//! The suite on tokio's multi-thread runtime.
+
+mod suite;
+
+use tidegate_pool::{JoinHandle, Pool, Tokio};
+
+pub(crate) type Ex = Tokio;
+pub(crate) const EX: Ex = Tokio;
+
+pub(crate) fn run<F: Future<Output = ()> + Send + 'static>(main: impl Fn() -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async { tokio::spawn(main()).await.unwrap() });
+}
+
+pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T, Ex> {
+    Pool::on(EX, 1).try_submit(task).expect("its only task")
+}
