@@ -1,0 +1,30 @@
+//! tidegate runs floods of I/O-bound work through limits that hold. This crate is the front door: it re-exports the
+//! layers and adds nothing.
+//!
+//! ```
+//! use tidegate::{Duration, run, sleep, spawn};
+//!
+//! run(async {
+//!     let task = spawn(async {
+//!         sleep(Duration::from_millis(1)).await;
+//!         "done"
+//!     });
+//!     assert_eq!(task.await.unwrap(), "done");
+//! })
+//! .unwrap();
+//! ```
+//!
+//! The event loop is at the root, because every program starts there; the layers above it are modules.
+
+#![forbid(unsafe_code)]
+
+pub use tidegate_loop::*;
+/// The bounded pool without a queue.
+pub use tidegate_pool as pool;
+/// Semaphore, event, queue and mutex, for any executor.
+pub use tidegate_sync as sync;
+
+/// The README's programs, so that they stay true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
