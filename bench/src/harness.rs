@@ -1,0 +1,321 @@
+//! What a line is: contestants that each run a batch and return its cost per operation.
+//!
+//! Rounds interleave the contestants in rotating order, so that a machine that gets slower or a
+//! cache that was left warm falls on everybody alike; medians are compared. Knows nothing of
+//! runtimes. Groups call it; `report.rs` prints what it returns.
+
+use std::time::{Duration, Instant};
+
+/// The contestant that all ratios are taken against.
+pub(crate) const BASELINE: &str = "tidegate";
+
+/// A batch's cost per operation in the line's unit, or why the contestant cannot run here.
+pub(crate) type Sample = Result<f64, String>;
+
+struct Contestant {
+    name: &'static str,
+    run: Box<dyn FnMut() -> Sample>,
+}
+
+/// One thing measured, on several contestants.
+pub(crate) struct Line {
+    name: String,
+    unit: &'static str,
+    note: Option<String>,
+    goal: Option<Goal>,
+    rounds_max: u32,
+    contestants: Vec<Contestant>,
+}
+
+/// What a line is held to: `limit` must be met, `aim` is hoped for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// The cheapest of `against` costs at least `limit` times the baseline.
+    Ratio { against: &'static [&'static str], limit: f64, aim: f64 },
+    /// The baseline's own median stays below `limit`, in the line's unit.
+    Below { limit: f64, aim: f64 },
+    /// The baseline's own median stays below the cheapest of `against`.
+    BelowPeers { against: &'static [&'static str], aim: f64 },
+}
+
+impl Line {
+    pub(crate) fn new(name: impl Into<String>, unit: &'static str) -> Self {
+        Self { name: name.into(), unit, note: None, goal: None, rounds_max: u32::MAX, contestants: Vec::new() }
+    }
+
+    /// Adds a contestant. `run` builds what it needs, then times one batch.
+    pub(crate) fn contestant(self, name: &'static str, mut run: impl FnMut() -> f64 + 'static) -> Self {
+        self.contestant_if(name, move || Ok(run()))
+    }
+
+    /// Adds a contestant that may turn out to be unavailable on this machine: the first `Err`
+    /// retires it and is printed in place of its figures.
+    pub(crate) fn contestant_if(mut self, name: &'static str, run: impl FnMut() -> Sample + 'static) -> Self {
+        self.contestants.push(Contestant { name, run: Box::new(run) });
+        self
+    }
+
+    pub(crate) fn goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal);
+        self
+    }
+
+    /// Printed under the line: how it was measured, where that is not plain from its name.
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+
+    /// For lines whose batches are long: at most so many rounds, whatever was asked for.
+    pub(crate) fn rounds_max(mut self, rounds_max: u32) -> Self {
+        self.rounds_max = rounds_max;
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs one warm-up round and `rounds` measured ones.
+    pub(crate) fn measure(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Measured {
+        let rounds = rounds.min(self.rounds_max);
+        let begun = Instant::now();
+        progress(&format!("{}: {rounds} rounds", self.name));
+
+        let count = self.contestants.len();
+        let mut samples: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); count];
+        for round in 0..=rounds {
+            for at in rotation(round, count) {
+                let Ok(kept) = &mut samples[at] else { continue };
+                match (self.contestants[at].run)() {
+                    Ok(_) if round == 0 => {}
+                    Ok(cost) => kept.push(cost),
+                    Err(why) => samples[at] = Err(why),
+                }
+            }
+        }
+        if begun.elapsed() > Duration::from_secs(5) {
+            progress(&format!("{}: took {:.0?}", self.name, begun.elapsed()));
+        }
+
+        let outcomes = samples.into_iter().map(|kept| kept.map(Stats::of));
+        let names = self.contestants.iter().map(|contestant| contestant.name);
+        Measured::new(self, names.zip(outcomes))
+    }
+}
+
+/// The order of round `round`: everybody once, each round begun by the next contestant.
+fn rotation(round: u32, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| (at + round as usize) % count)
+}
+
+/// Summary of one contestant's samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stats {
+    pub(crate) median: f64,
+    /// Interquartile range as a share of the median: how far to trust it.
+    pub(crate) spread: f64,
+}
+
+impl Stats {
+    fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let median = quantile(&samples, 0.5);
+        let spread = (quantile(&samples, 0.75) - quantile(&samples, 0.25)) / median;
+        Self { median, spread }
+    }
+}
+
+/// Quantile of sorted samples, interpolated. The samples must not be empty.
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let place = q * (sorted.len() - 1) as f64;
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * place.fract()
+}
+
+/// A line after its rounds.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) line: String,
+    pub(crate) unit: &'static str,
+    pub(crate) note: Option<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) contestant: &'static str,
+    pub(crate) outcome: Result<Stats, String>,
+    /// Contestant / baseline, if both ran.
+    pub(crate) ratio: Option<f64>,
+    /// On the one row that decides the line's goal.
+    pub(crate) verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) goal: String,
+    pub(crate) mark: Mark,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Miss,
+    Ok,
+    /// Met, and the aim as well.
+    Aim,
+}
+
+impl Mark {
+    fn of(met: bool, aimed: bool) -> Self {
+        match (met, aimed) {
+            (false, _) => Mark::Miss,
+            (true, false) => Mark::Ok,
+            (true, true) => Mark::Aim,
+        }
+    }
+}
+
+impl Measured {
+    fn new(line: &Line, outcomes: impl Iterator<Item = (&'static str, Result<Stats, String>)>) -> Self {
+        let mut rows: Vec<Row> =
+            outcomes.map(|(contestant, outcome)| Row { contestant, outcome, ratio: None, verdict: None }).collect();
+        if let Some(own) = median_of(&rows, BASELINE) {
+            for row in &mut rows {
+                row.ratio = row.outcome.as_ref().ok().map(|stats| stats.median / own);
+            }
+        }
+        if let Some((name, verdict)) = line.goal.and_then(|goal| judge(goal, &rows)) {
+            let row = rows.iter_mut().find(|row| row.contestant == name);
+            row.expect("a verdict names one of the rows").verdict = Some(verdict);
+        }
+        Self { line: line.name.clone(), unit: line.unit, note: line.note.clone(), rows }
+    }
+}
+
+fn median_of(rows: &[Row], name: &str) -> Option<f64> {
+    let row = rows.iter().find(|row| row.contestant == name)?;
+    row.outcome.as_ref().ok().map(|stats| stats.median)
+}
+
+/// The verdict and the contestant on whose row it belongs; nothing if one side did not run.
+fn judge(goal: Goal, rows: &[Row]) -> Option<(&'static str, Verdict)> {
+    let own = median_of(rows, BASELINE)?;
+    let cheapest = |names: &'static [&'static str]| {
+        let ran = names.iter().filter_map(|name| Some((*name, median_of(rows, name)?)));
+        ran.min_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    Some(match goal {
+        Goal::Ratio { against, limit, aim } => {
+            let (name, cost) = cheapest(against)?;
+            let ratio = cost / own;
+            let goal = format!(">= {limit} (aim {aim})");
+            (name, Verdict { goal, mark: Mark::of(ratio >= limit, ratio >= aim) })
+        }
+        Goal::Below { limit, aim } => {
+            let goal = format!("< {limit} (aim {aim})");
+            (BASELINE, Verdict { goal, mark: Mark::of(own < limit, own <= aim) })
+        }
+        Goal::BelowPeers { against, aim } => {
+            let (_, cost) = cheapest(against)?;
+            let goal = format!("< {cost:.0} (aim {aim})");
+            (BASELINE, Verdict { goal, mark: Mark::of(own < cost, own <= aim) })
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn measure(mut line: Line, rounds: u32) -> Measured {
+        line.measure(rounds, &mut |_| {})
+    }
+
+    fn verdict_of(measured: &Measured, name: &str) -> Option<Mark> {
+        let row = measured.rows.iter().find(|row| row.contestant == name);
+        row.expect("the contestant is listed").verdict.as_ref().map(|verdict| verdict.mark)
+    }
+
+    #[test]
+    fn every_round_runs_everybody_once_and_begins_with_the_next() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut line = Line::new("l", "ns");
+        for name in ["a", "b", "c"] {
+            let log = Rc::clone(&log);
+            line = line.contestant(name, move || {
+                log.borrow_mut().push_str(name);
+                1.0
+            });
+        }
+        measure(line, 3);
+        assert_eq!(*log.borrow(), "abcbcacababc");
+    }
+
+    #[test]
+    fn the_warm_up_round_is_not_counted() {
+        let mut costs = [1000.0, 2.0, 4.0, 3.0].into_iter();
+        let line = Line::new("l", "ns").contestant(BASELINE, move || costs.next().unwrap());
+        let stats = measure(line, 3).rows[0].outcome.clone().unwrap();
+        assert_eq!(stats.median, 3.0);
+    }
+
+    #[test]
+    fn ratio_is_contestant_over_tidegate() {
+        let line = Line::new("l", "ns").contestant(BASELINE, || 2.0).contestant("peer", || 6.0);
+        let measured = measure(line, 1);
+        assert_eq!(measured.rows[0].ratio, Some(1.0));
+        assert_eq!(measured.rows[1].ratio, Some(3.0));
+    }
+
+    #[test]
+    fn a_ratio_goal_is_judged_against_the_cheaper_peer() {
+        let line = Line::new("l", "ns")
+            .contestant(BASELINE, || 1.0)
+            .contestant("dear", || 9.0)
+            .contestant("cheap", || 2.5)
+            .goal(Goal::Ratio { against: &["dear", "cheap"], limit: 2.0, aim: 3.0 });
+        let measured = measure(line, 1);
+        assert_eq!(verdict_of(&measured, "cheap"), Some(Mark::Ok));
+        assert_eq!(verdict_of(&measured, "dear"), None);
+    }
+
+    #[test]
+    fn an_absolute_goal_is_judged_on_our_own_row() {
+        let line = |goal| {
+            let line = Line::new("l", "us").contestant(BASELINE, || 50.0);
+            measure(line.contestant("peer", || 40.0).goal(goal), 1)
+        };
+        let below = line(Goal::Below { limit: 200.0, aim: 80.0 });
+        assert_eq!(verdict_of(&below, BASELINE), Some(Mark::Aim));
+        let peers = line(Goal::BelowPeers { against: &["peer"], aim: 10.0 });
+        assert_eq!(verdict_of(&peers, BASELINE), Some(Mark::Miss));
+    }
+
+    #[test]
+    fn an_unavailable_contestant_is_asked_once_and_hurts_nobody() {
+        let asked = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&asked);
+        let line = Line::new("l", "ns")
+            .contestant(BASELINE, || 1.0)
+            .contestant_if("absent", move || {
+                *count.borrow_mut() += 1;
+                Err("no such thing".to_owned())
+            })
+            .goal(Goal::Ratio { against: &["absent"], limit: 1.0, aim: 1.0 });
+        let measured = measure(line, 5);
+        assert_eq!(*asked.borrow(), 1);
+        assert_eq!(measured.rows[1].outcome, Err("no such thing".to_owned()));
+        assert_eq!(measured.rows[1].verdict, None);
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        assert_eq!(quantile(&[1.0], 0.5), 1.0);
+        assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), 2.0);
+    }
+}
