@@ -195,7 +195,10 @@ impl Kernel {
         F: Future + 'static,
         J: Judge<F::Output>,
     {
-        // SAFETY: moves the future into its place; moving one runs none of its code.
+        // Apart from what follows: if the table is full this panics, and the future's destructors must not find it lent.
+        // SAFETY: numbers and empty slots.
+        unsafe { self.tasks.with(|tasks| tasks.make_room()) };
+        // SAFETY: moves the future into its place; moving one runs none of its code, and with room made nothing panics.
         let task = unsafe { self.tasks.with(|tasks| tasks.insert::<F, J>(future, location, context, queued)) };
         if queued {
             self.ready.push_task(task.name);

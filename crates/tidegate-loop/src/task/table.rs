@@ -83,7 +83,18 @@ impl TaskTable {
         slot.task.as_ref()
     }
 
-    /// Makes a task of that future and keeps it.
+    /// Makes sure that there is a free slot.
+    ///
+    /// # Panics
+    /// When the table is full.
+    #[inline]
+    pub(crate) fn make_room(&mut self) {
+        if self.free_head == NONE {
+            self.add_slot();
+        }
+    }
+
+    /// Makes a task of that future and keeps it, after `make_room`.
     #[inline]
     pub(crate) fn insert<F, J>(
         &mut self,
@@ -109,9 +120,6 @@ impl TaskTable {
 
     #[inline]
     fn free_slot(&mut self) -> u32 {
-        if self.free_head == NONE {
-            return self.add_slot();
-        }
         let index = self.free_head;
         self.free_head = self.slots[index as usize].link;
         if self.free_head == NONE {
@@ -121,10 +129,11 @@ impl TaskTable {
     }
 
     #[cold]
-    fn add_slot(&mut self) -> u32 {
+    fn add_slot(&mut self) {
         assert!(self.slots.len() < SLOTS_MAX, "a loop holds at most {SLOTS_MAX} tasks; let some end first");
-        self.slots.push(Slot { task: None, generation: self.first_generation, link: IDLE });
-        (self.slots.len() - 1) as u32
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { task: None, generation: self.first_generation, link: NONE });
+        (self.free_head, self.free_tail) = (index, index);
     }
 
     /// The task leaves; its name is stale from here on. The caller drops it, outside of the table.

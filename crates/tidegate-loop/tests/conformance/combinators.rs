@@ -4,8 +4,8 @@ use std::future::pending;
 
 use tidegate_loop::{
     Deadline, Duration, Elapsed, EmptyWait, GatherError, GroupFailure, JoinError, LoopHandle, Outcome, Task, TaskGroup,
-    Waited, When, catch_cancel, gather, gather_all, shield, sleep, spawn, spawn_fallible, timeout, wait, wait_for,
-    yield_now,
+    Waited, When, as_completed, catch_cancel, gather, gather_all, shield, sleep, spawn, spawn_fallible, timeout, wait,
+    wait_for, yield_now,
 };
 
 use crate::support::{Log, Reports, ms, run_strict, strict};
@@ -272,6 +272,65 @@ fn c49_of_nested_timeouts_only_the_earlier_outer_one_fires() {
         let result = timeout(ms(1), async { timeout(ms(1), pending::<()>()).await }).await;
         assert_eq!(result, Err(Elapsed));
         assert_eq!(Task::current().cancelling(), 0);
+    });
+}
+
+#[test]
+fn c49_a_deadline_can_be_moved_while_it_runs() {
+    let log = Log::new();
+    let said = log.clone();
+    run_strict(async move {
+        let start = LoopHandle::current().time();
+        let now = move || LoopHandle::current().time() - start;
+        // Later, then not at all, then into the past: due with the next tick.
+        let deadline = Deadline::after(ms(5));
+        let (inside, told) = (deadline.clone(), said.clone());
+        let result = deadline
+            .scope(async move {
+                inside.reschedule(Some(start + ms(20)));
+                sleep(ms(10)).await;
+                told.say(format_args!("past the first at {:?}", now()));
+                inside.reschedule(None);
+                sleep(ms(20)).await;
+                told.say(format_args!("past the second at {:?}", now()));
+                inside.reschedule(Some(start));
+                pending::<()>().await;
+            })
+            .await;
+        assert_eq!((result, deadline.expired()), (Err(Elapsed), true));
+        said.say(format_args!("expired at {:?}", now()));
+        deadline.reschedule(None);
+        assert!(deadline.expired(), "too late to move it");
+        assert_eq!(Task::current().cancelling(), 0);
+    });
+    log.expect(["past the first at 10ms", "past the second at 30ms", "expired at 30ms"]);
+}
+
+#[test]
+fn c45_as_completed_yields_by_completion_and_survives_a_cancellation() {
+    run_strict(async {
+        let tasks = [3, 1, 2].map(|n| {
+            spawn(async move {
+                sleep(ms(n)).await;
+                n
+            })
+        });
+        let consumer = spawn(async move {
+            let mut results = as_completed(tasks);
+            let mut seen = Vec::new();
+            loop {
+                match catch_cancel(results.next()).await {
+                    Ok(Some((index, result))) => seen.push((index, result.unwrap())),
+                    Ok(None) => return seen,
+                    // Nothing is lost: the next one is still to come.
+                    Err(_) => seen.push((99, 0)),
+                }
+            }
+        });
+        yield_now().await;
+        yield_now().await;
+        consumer.cancel();
+        assert_eq!(consumer.await.unwrap(), [(99, 0), (1, 1), (2, 2), (0, 3)]);
     });
 }
 
