@@ -26,7 +26,7 @@ use crate::waker;
 /// run(async { sleep(Duration::from_micros(50)).await }).unwrap();
 /// ```
 pub fn sleep(duration: Duration) -> Sleep {
-    Sleep { until: Until::After(duration), state: State::New, _here: PhantomData }
+    Sleep { state: State::After(duration), _here: PhantomData }
 }
 
 /// Waits until `deadline`; if that has passed it only yields.
@@ -44,17 +44,14 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// .unwrap();
 /// ```
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { until: Until::At(deadline), state: State::New, _here: PhantomData }
+    Sleep { state: State::At(deadline), _here: PhantomData }
 }
 
-#[derive(Clone, Copy)]
-enum Until {
+/// One enum, not two: the smaller a sleep is, the less there is to move into place.
+enum State {
+    /// Not polled yet.
     After(Duration),
     At(Instant),
-}
-
-enum State {
-    New,
     Armed {
         loop_serial: u32,
         key: TimerKey,
@@ -76,7 +73,6 @@ fn wake_job(waker: &Waker) -> TimerJob {
 /// The future of [`sleep`] and [`sleep_until`]. Belongs to the loop it was first polled on.
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
-    until: Until,
     state: State,
     /// Keeps it on its thread: it knows its loop by number only.
     _here: PhantomData<*const ()>,
@@ -87,13 +83,14 @@ impl Sleep {
     fn start(&mut self, cx: &mut PollContext<'_>) -> Poll<()> {
         current::with(|kernel| {
             let kernel = kernel.expect("sleep needs a running loop: await it inside run(...)");
-            let deadline = match self.until {
-                Until::After(Duration::ZERO) => None,
-                Until::After(duration) => Some(kernel.now().saturating_add(nanos_of(duration))),
-                Until::At(deadline) => {
+            let deadline = match self.state {
+                State::After(duration) if duration.is_zero() => None,
+                State::After(duration) => Some(kernel.now().saturating_add(nanos_of(duration))),
+                State::At(deadline) => {
                     let deadline = kernel.clock.nanos(deadline);
                     (deadline > kernel.now()).then_some(deadline)
                 }
+                _ => unreachable!("started once"),
             };
             let waiting = match deadline {
                 Some(deadline) => {
@@ -122,7 +119,7 @@ impl Future for Sleep {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<()> {
         let (loop_serial, key) = match self.state {
-            State::New => return self.start(cx),
+            State::After(_) | State::At(_) => return self.start(cx),
             State::Yielded | State::Done => {
                 self.state = State::Done;
                 return Poll::Ready(());
