@@ -2,7 +2,6 @@
 //! other threads only reach its inbox. Foreign code (futures, callbacks, wakers, destructors) is never called while
 //! one of the cells below is borrowed.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -486,30 +485,21 @@ impl Kernel {
     }
 
     fn call<const WATCHED: bool>(&self, callback: &Callback) -> bool {
-        if callback.is_cancelled() {
-            return true;
-        }
         let which = CallbackRef::new(callback, callback.location);
-        if WATCHED {
-            self.watch.callback_starts(self, which);
-        }
-        let outcome = catch_unwind(AssertUnwindSafe(|| callback.run()));
-        self.after_call::<WATCHED>(outcome, which)
+        callback.is_cancelled() || self.guard::<WATCHED>(which, || callback.run())
     }
 
     fn call_io<const WATCHED: bool>(&self, callback: &IoCallback) -> bool {
-        if callback.is_cancelled() {
-            return true;
-        }
         let which = CallbackRef::new(callback, callback.location);
-        if WATCHED {
-            self.watch.callback_starts(self, which);
-        }
-        let outcome = catch_unwind(AssertUnwindSafe(|| callback.run()));
-        self.after_call::<WATCHED>(outcome, which)
+        callback.is_cancelled() || self.guard::<WATCHED>(which, || callback.run())
     }
 
-    fn after_call<const WATCHED: bool>(&self, outcome: Result<(), Box<dyn Any + Send>>, callback: CallbackRef) -> bool {
+    /// Runs a callback; its panic is reported and goes no further.
+    fn guard<const WATCHED: bool>(&self, callback: CallbackRef, run: impl FnOnce()) -> bool {
+        if WATCHED {
+            self.watch.callback_starts(self, callback);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(run));
         if WATCHED {
             self.watch.callback_ends(self, callback);
         }
