@@ -33,7 +33,7 @@ pub(crate) fn request(kernel: &Kernel, task: &TaskRef) -> bool {
         if kernel.watch.is_on() {
             kernel.watch.cancel_requested(kernel, &task);
         }
-        if task.has(flag::RUNNING) {
+        if kernel.is_running(&task) {
             task.set(flag::MUST_CANCEL);
             break;
         }
@@ -127,7 +127,8 @@ pub(crate) fn take_back(task: &Header) -> u32 {
 
 /// During the task's own step: what it sent on and what has not come back is no longer wanted.
 pub(crate) fn forget(task: &Header) {
-    if task.has(flag::RUNNING) && task.has(flag::FORWARDED) {
+    let is_running = || current::with(|kernel| kernel.is_some_and(|kernel| kernel.is_running(task)));
+    if task.has(flag::FORWARDED) && is_running() {
         forget_forward(task);
     }
 }

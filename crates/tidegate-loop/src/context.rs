@@ -9,6 +9,9 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use crate::current;
+use crate::kernel::Kernel;
+
 /// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
 type Map = Option<Rc<Vec<(Key, Rc<dyn Any>)>>>;
 type Key = *const ();
@@ -17,41 +20,47 @@ type Key = *const ();
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot(Map);
 
-/// The context that is running: where its values are, and who it is, because a token is only good where it was made.
-struct Running {
-    /// `None`: the thread's own. Set by `Snapshot::enter` only; see there why it can be followed.
-    values: Cell<Option<NonNull<Cell<Snapshot>>>>,
-    owner: Cell<u64>,
+/// A context that was entered: where its values are, and who it is, because a token is only good where it was made.
+#[derive(Clone, Copy)]
+struct Inside {
+    values: NonNull<Cell<Snapshot>>,
+    owner: u64,
 }
 
 thread_local! {
-    static RUNNING: Running = const { Running { values: Cell::new(None), owner: Cell::new(0) } };
+    /// The innermost context that was entered. `None`: the current task's own, so that a step need not say so; without
+    /// a task the thread's. Set by guards only; see `with_running` why it can be followed.
+    static INSIDE: Cell<Option<Inside>> = const { Cell::new(None) };
     /// What a thread has set outside of any task, callback or `Context::run`.
     static BASE: Cell<Snapshot> = const { Cell::new(Snapshot(None)) };
     static OWNERS: Cell<u64> = const { Cell::new(1 << 63) };
 }
 
-/// Calls `f` with the values of the running context. Nothing foreign may be called with them: they are out of their place.
-fn with_running<R>(f: impl FnOnce(&mut Snapshot) -> R) -> R {
-    match RUNNING.with(|running| running.values.get()) {
-        Some(cell) => {
-            // SAFETY: `Snapshot::enter` made the pointer from a reference that outlives its guard, and the guard puts back
-            // what was there before. Guards live in stack frames of this crate and so go in reverse order: the pointer
-            // that is there is always that of a guard that is alive. It is only ever used on its own thread.
-            let cell = unsafe { cell.as_ref() };
-            let mut values = cell.take();
-            let result = f(&mut values);
-            cell.set(values);
-            result
-        }
+/// Calls `f` with the values of the running context and whose it is. Nothing foreign may be called with them: they are out
+/// of their place.
+fn with_running<R>(f: impl FnOnce(&mut Snapshot, u64) -> R) -> R {
+    let lend = |cell: &Cell<Snapshot>, owner| {
+        let mut values = cell.take();
+        let result = f(&mut values, owner);
+        cell.set(values);
+        result
+    };
+    if let Some(inside) = INSIDE.get() {
+        // SAFETY: `Snapshot::enter` made the pointer from a reference that outlives its guard, and guards put back what was
+        // there before. They live in stack frames of this crate and so go in reverse order: the pointer that is there is
+        // always that of a guard that is alive. It is only ever used on its own thread.
+        return lend(unsafe { inside.values.as_ref() }, inside.owner);
+    }
+    current::with(|kernel| match kernel.and_then(Kernel::current_task) {
+        Some(task) => lend(&task.context, task.name.bits()),
         // A thread that is ending has no context of its own any more.
         None => {
-            let mut values = BASE.try_with(Cell::take).unwrap_or_default();
-            let result = f(&mut values);
-            let _ = BASE.try_with(|base| base.set(values));
+            let values = Cell::new(BASE.try_with(Cell::take).unwrap_or_default());
+            let result = lend(&values, 0);
+            let _ = BASE.try_with(|base| base.set(values.take()));
             result
         }
-    }
+    })
 }
 
 /// A fresh identity for a context that is no task's; a task's is its name. Names fill the word from the loop id
@@ -64,19 +73,36 @@ fn new_owner() -> u64 {
 }
 
 impl Snapshot {
+    #[inline]
     pub(crate) fn current() -> Snapshot {
-        with_running(|values| values.clone())
+        // Asked at every spawn, and mostly there is nothing.
+        let is_empty = INSIDE.get().is_none()
+            && current::with(|kernel| {
+                let task = kernel.and_then(Kernel::current_task);
+                task.is_some_and(|task| {
+                    let values = task.context.take();
+                    let is_empty = values.0.is_none();
+                    task.context.set(values);
+                    is_empty
+                })
+            });
+        if is_empty { Snapshot(None) } else { Snapshot::copy() }
+    }
+
+    #[inline(never)]
+    fn copy() -> Snapshot {
+        with_running(|values, _| values.clone())
     }
 
     /// Makes the context whose values are in that cell the running one, until the guard goes. What is written meanwhile
     /// is written there.
-    #[inline]
-    pub(crate) fn enter(values: &Cell<Snapshot>, owner: u64) -> Entered<'_> {
-        RUNNING.with(|running| Entered {
-            outer: running.values.replace(Some(NonNull::from(values))),
-            outer_owner: running.owner.replace(owner),
-            _values: PhantomData,
-        })
+    fn enter(values: &Cell<Snapshot>, owner: u64) -> Entered<'_> {
+        Entered { outer: INSIDE.replace(Some(Inside { values: NonNull::from(values), owner })), _values: PhantomData }
+    }
+
+    /// Leaves whatever context was entered, until the guard goes: the current task's own is the running one.
+    pub(crate) fn leave() -> Entered<'static> {
+        Entered { outer: INSIDE.replace(None), _values: PhantomData }
     }
 
     /// Runs `f` in a copy of its own: what it writes is gone afterwards.
@@ -107,18 +133,13 @@ impl Snapshot {
 
 /// Borrows the values for as long as they are the running ones.
 pub(crate) struct Entered<'a> {
-    outer: Option<NonNull<Cell<Snapshot>>>,
-    outer_owner: u64,
+    outer: Option<Inside>,
     _values: PhantomData<&'a Cell<Snapshot>>,
 }
 
 impl Drop for Entered<'_> {
-    #[inline]
     fn drop(&mut self) {
-        RUNNING.with(|running| {
-            running.values.set(self.outer);
-            running.owner.set(self.outer_owner);
-        });
+        INSIDE.set(self.outer);
     }
 }
 
@@ -200,8 +221,9 @@ impl<T: Clone + 'static> ContextVar<T> {
     /// assert_eq!(USER.get(), None);
     /// ```
     pub fn set(&'static self, value: T) -> Token<T> {
-        let before = write(self.key(), Some(Rc::new(value)));
-        Token { variable: self.key(), owner: RUNNING.with(|r| r.owner.get()), before, _type: PhantomData }
+        let value = Rc::new(value);
+        let (before, owner) = with_running(|values, owner| (values.put(self.key(), Some(value)), owner));
+        Token { variable: self.key(), owner, before, _type: PhantomData }
     }
 
     /// Gives it back the value it had before the `set` that made the token.
@@ -219,11 +241,10 @@ impl<T: Clone + 'static> ContextVar<T> {
         if token.variable != self.key() {
             return Err(ResetError::OtherVariable);
         }
-        if token.owner != RUNNING.with(|r| r.owner.get()) {
-            return Err(ResetError::OtherContext);
-        }
-        drop(write(self.key(), token.before));
-        Ok(())
+        let Token { owner: made_in, before, .. } = token;
+        let put = |values: &mut Snapshot, owner| (owner == made_in).then(|| values.put(self.key(), before));
+        // What was there is dropped here, when the values are back in their place.
+        with_running(put).map(drop).ok_or(ResetError::OtherContext)
     }
 
     fn key(&'static self) -> Key {
@@ -242,12 +263,6 @@ impl<T> fmt::Debug for ContextVar<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ContextVar").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// Writes into the running context; what was there comes back and is dropped by the caller, when the values are back in
-/// their place.
-fn write(key: Key, value: Option<Rc<dyn Any>>) -> Option<Rc<dyn Any>> {
-    with_running(|values| values.put(key, value))
 }
 
 /// What a variable held before it was set. Used up by [`ContextVar::reset`].

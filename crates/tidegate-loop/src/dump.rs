@@ -14,7 +14,7 @@ use crate::event_loop::LoopHandle;
 use crate::kernel::Kernel;
 use crate::observe::{WaitsFor, waits_for};
 use crate::task::TaskId;
-use crate::task::cell::{Header, flag};
+use crate::task::cell::Header;
 
 /// Every task of a loop at one moment. Prints as a table.
 ///
@@ -109,7 +109,7 @@ impl Kernel {
         let tasks = self.all_tasks();
         let tasks = tasks.iter().map(|task| {
             let header: &Header = task;
-            let state = if header.has(flag::RUNNING) {
+            let state = if self.is_running(header) {
                 TaskState::Running
             } else if self.is_queued(header.name) {
                 TaskState::Ready

@@ -546,6 +546,7 @@ impl LoopHandle {
     pub fn metrics(&self) -> Metrics {
         let timers = self.kernel.timers.borrow();
         self.kernel.counters.read(Now {
+            steps: self.kernel.ready.begin() as u64,
             ready: self.kernel.ready.len(),
             tasks: self.kernel.task_count(),
             timers: timers.scheduled(),

@@ -21,7 +21,7 @@ use crate::local::Local;
 use crate::metrics::Counters;
 use crate::name::Name;
 use crate::observe::{CallbackRef, Watch};
-use crate::ready::{ReadyQueue, Turn};
+use crate::ready::{Place, ReadyQueue, Turn};
 use crate::task::TaskTable;
 use crate::task::cell::{Header, Judge, TaskRef};
 use crate::timeout::DeadlineCell;
@@ -82,7 +82,10 @@ pub(crate) struct Kernel {
     /// How often the clock was read, and what it said last: a time-out that starts its clock lazily uses a reading
     /// that was taken after it began, so that an outer one never counts from later than an inner one.
     readings: Cell<(u64, Nanos)>,
-    steps_since_poll: Cell<u32>,
+    /// Where the ready queue began when the selector was last asked.
+    polled_at: Cell<Place>,
+    /// None in strict mode.
+    steps_between_polls: usize,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     pub(crate) owned: RefCell<crate::on_loop::Owned>,
@@ -120,7 +123,8 @@ impl Kernel {
             interrupt: Cell::new(None),
             tick_time: Cell::new(0),
             readings: Cell::new((0, 0)),
-            steps_since_poll: Cell::new(0),
+            polled_at: Cell::new(0),
+            steps_between_polls: if setup.strict { 0 } else { STEPS_BETWEEN_POLLS as usize },
             counters: Counters::default(),
             watch: Watch::new(setup.debug),
             owned: RefCell::default(),
@@ -239,16 +243,20 @@ impl Kernel {
     pub(crate) fn wake(&self, name: Name) {
         // SAFETY: a look-up and a flag.
         if unsafe { self.tasks.with(|tasks| tasks.queue(name)) } {
-            self.ready.push_task(name);
-            if self.watch.is_on() {
-                self.tell_woken(name);
+            // One way out for all that is rare, so that the rest needs no stack.
+            if self.watch.is_on() || !self.ready.try_push_task(name) {
+                self.wake_watched(name);
             }
         }
     }
 
     #[cold]
-    fn tell_woken(&self, name: Name) {
-        if let Some(task) = self.find_task(name) {
+    #[inline(never)]
+    fn wake_watched(&self, name: Name) {
+        self.ready.push_task(name);
+        if self.watch.is_on()
+            && let Some(task) = self.find_task(name)
+        {
             self.watch.woken(self, &task);
         }
     }
@@ -286,6 +294,7 @@ impl Kernel {
         self.state.set(State::Running);
         let _leave = Leave(self);
         let _current = self.enter();
+        let _left = Snapshot::leave();
         if self.watch.is_on() {
             self.watch.run_starts(self);
         }
@@ -314,9 +323,9 @@ impl Kernel {
         if self.registration.mailbox.inbox.is_posted() {
             self.read_inbox();
         }
-        let ready = self.ready.len();
-        if ready == 0 || self.strict || self.steps_since_poll.get() >= STEPS_BETWEEN_POLLS {
-            self.steps_since_poll.set(0);
+        let (ready, begin) = (self.ready.len(), self.ready.begin());
+        if ready == 0 || begin.wrapping_sub(self.polled_at.get()) >= self.steps_between_polls {
+            self.polled_at.set(begin);
             self.poll(ready > 0)?;
             self.expire_timers();
         }
@@ -325,6 +334,7 @@ impl Kernel {
     }
 
     /// Looks at the selector, and waits there if nothing is ready.
+    #[inline(never)]
     fn poll(&self, ready: bool) -> Result<(), RunError> {
         let deadline = {
             let mut timers = self.timers.borrow_mut();
@@ -400,6 +410,7 @@ impl Kernel {
         Ok(events)
     }
 
+    #[inline(never)]
     fn expire_timers(&self) {
         let now = self.now();
         self.tick_time.set(now);
@@ -410,6 +421,7 @@ impl Kernel {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn read_inbox(&self) {
         let mut messages = self.inbound.take();
         self.registration.mailbox.inbox.take(&mut messages);
@@ -437,10 +449,8 @@ impl Kernel {
         if WATCHED {
             self.watch.tick(self, count);
         }
-        let steps = u32::try_from(count).unwrap_or(u32::MAX);
-        self.steps_since_poll.set(self.steps_since_poll.get().saturating_add(steps));
-        for _ in 0..count {
-            let Some(turn) = self.ready.pop() else { break };
+        let end = self.ready.end();
+        while let Some(turn) = self.ready.pop(end) {
             let goes_on = match turn {
                 Turn::Task(name) => self.step::<WATCHED>(name),
                 Turn::Timer(key) => self.run_timer::<WATCHED>(key),
@@ -455,6 +465,7 @@ impl Kernel {
     }
 
     /// This and the next two: false if the callback wants to leave the loop.
+    #[inline(never)]
     fn run_timer<const WATCHED: bool>(&self, key: TimerKey) -> bool {
         let job = self.timers.borrow_mut().take_due(key);
         let Some(job) = job else { return true };
@@ -484,11 +495,13 @@ impl Kernel {
         }
     }
 
+    #[inline(never)]
     fn call<const WATCHED: bool>(&self, callback: &Callback) -> bool {
         let which = CallbackRef::new(callback, callback.location);
         callback.is_cancelled() || self.guard::<WATCHED>(which, || callback.run())
     }
 
+    #[inline(never)]
     fn call_io<const WATCHED: bool>(&self, callback: &IoCallback) -> bool {
         let which = CallbackRef::new(callback, callback.location);
         callback.is_cancelled() || self.guard::<WATCHED>(which, || callback.run())

@@ -8,7 +8,6 @@ use crate::clock::Nanos;
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) ticks: Cell<u64>,
-    steps: Cell<u64>,
     polls: Cell<u64>,
     poll_time: Cell<Nanos>,
     timers_fired: Cell<u64>,
@@ -21,7 +20,6 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     pub(crate) fn batch(&self, count: usize) {
-        self.steps.set(self.steps.get() + count as u64);
         if count > self.ready_max.get() {
             self.ready_max.set(count);
         }
@@ -47,7 +45,7 @@ impl Counters {
         let mean = if fired == 0 { 0 } else { self.lag_total.get() / fired as Nanos };
         Metrics {
             ticks: self.ticks.get(),
-            steps: self.steps.get(),
+            steps: now.steps,
             polls: self.polls.get(),
             poll_time: positive(self.poll_time.get()),
             timers_fired: fired,
@@ -69,6 +67,7 @@ fn positive(nanos: Nanos) -> Duration {
 
 /// What is counted nowhere but can be looked up.
 pub(crate) struct Now {
+    pub(crate) steps: u64,
     pub(crate) ready: usize,
     pub(crate) tasks: usize,
     pub(crate) timers: usize,

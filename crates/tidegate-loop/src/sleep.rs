@@ -79,61 +79,44 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    #[inline]
-    fn start(&mut self, cx: &mut PollContext<'_>) -> Poll<()> {
+    fn start(&mut self, waker: &Waker) -> Poll<()> {
         current::with(|kernel| {
-            let kernel = kernel.expect("sleep needs a running loop: await it inside run(...)");
+            let kernel = kernel.expect(NO_LOOP);
             let deadline = match self.state {
-                State::After(duration) if duration.is_zero() => None,
-                State::After(duration) => Some(kernel.now().saturating_add(nanos_of(duration))),
+                State::After(duration) => kernel.now().saturating_add(nanos_of(duration)),
                 State::At(deadline) => {
                     let deadline = kernel.clock.nanos(deadline);
-                    (deadline > kernel.now()).then_some(deadline)
+                    if deadline <= kernel.now() {
+                        self.state = State::Yielded;
+                        kernel.give_turn_away(waker);
+                        return Poll::Pending;
+                    }
+                    deadline
                 }
                 _ => unreachable!("started once"),
             };
-            let waiting = match deadline {
-                Some(deadline) => {
-                    let key = kernel.timers.borrow_mut().arm(deadline, wake_job(cx.waker()));
-                    kernel.watch.timer_armed(kernel, deadline, None);
-                    self.state = State::Armed { loop_serial: kernel.registration.serial, key };
-                    Waiting::TIMER
-                }
-                None => {
-                    self.state = State::Yielded;
-                    cx.waker().wake_by_ref();
-                    Waiting::TURN
-                }
-            };
+            let key = kernel.timers.borrow_mut().arm(deadline, wake_job(waker));
+            kernel.watch.timer_armed(kernel, deadline, None);
+            self.state = State::Armed { loop_serial: kernel.registration.serial, key };
             if let Some(task) = kernel.current_task() {
-                task.waiting.set(waiting);
+                task.waiting.set(Waiting::TIMER);
             }
             Poll::Pending
         })
     }
-}
 
-impl Future for Sleep {
-    type Output = ();
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<()> {
-        let (loop_serial, key) = match self.state {
-            State::After(_) | State::At(_) => return self.start(cx),
-            State::Yielded | State::Done => {
-                self.state = State::Done;
-                return Poll::Ready(());
-            }
-            State::Armed { loop_serial, key } => (loop_serial, key),
-        };
+    /// A function of its own, so that what only yields stays small enough to become part of its caller.
+    #[inline(never)]
+    fn poll_timer(&mut self, waker: &Waker) -> Poll<()> {
+        let State::Armed { loop_serial, key } = self.state else { return self.start(waker) };
         let stale = current::on(loop_serial, |kernel| {
             let mut timers = kernel.timers.borrow_mut();
             match timers.job_mut(key) {
                 // Gone means that it has run.
                 None => None,
-                Some(TimerJob::Task(name)) if waker::name_of(cx.waker()) == Some(*name) => Some(None),
-                Some(TimerJob::Wake(waker)) if waker.will_wake(cx.waker()) => Some(None),
-                Some(job) => Some(Some(std::mem::replace(job, wake_job(cx.waker())))),
+                Some(TimerJob::Task(name)) if waker::name_of(waker) == Some(*name) => Some(None),
+                Some(TimerJob::Wake(known)) if known.will_wake(waker) => Some(None),
+                Some(job) => Some(Some(std::mem::replace(job, wake_job(waker)))),
             }
         });
         let stale = stale.expect("a sleep is polled on its loop's thread, while the loop is there");
@@ -149,14 +132,41 @@ impl Future for Sleep {
             }
         }
     }
+
+    #[inline(never)]
+    fn disarm(loop_serial: u32, key: TimerKey) {
+        let job = current::on(loop_serial, |kernel| kernel.timers.borrow_mut().cancel(key));
+        drop(job);
+    }
+}
+
+const NO_LOOP: &str = "sleep needs a running loop: await it inside run(...)";
+
+impl Future for Sleep {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<()> {
+        match self.state {
+            State::After(Duration::ZERO) => {
+                self.state = State::Yielded;
+                current::with(|kernel| kernel.expect(NO_LOOP).give_turn_away(cx.waker()));
+                Poll::Pending
+            }
+            State::Yielded | State::Done => {
+                self.state = State::Done;
+                Poll::Ready(())
+            }
+            _ => self.poll_timer(cx.waker()),
+        }
+    }
 }
 
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
         if let State::Armed { loop_serial, key } = self.state {
-            let job = current::on(loop_serial, |kernel| kernel.timers.borrow_mut().cancel(key));
-            drop(job);
+            Sleep::disarm(loop_serial, key);
         }
     }
 }

@@ -4,38 +4,41 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::task::{Context as PollContext, Poll};
+use std::task::{Context as PollContext, Poll, Waker};
 
 use crate::cancel;
 use crate::context::Snapshot;
 use crate::error::Interrupt;
 use crate::kernel::Kernel;
 use crate::name::Name;
-use crate::task::cell::{Header, TaskRef, Waiting, flag};
+use crate::task::cell::{Extras, Header, TaskRef, Waiting, flag};
 use crate::task::{Outcome, Task, Waiters};
 use crate::waker::{self, waker_of};
 
 /// Makes a task the current one; whoever was comes back when the guard goes.
 struct AsCurrent<'a> {
     kernel: &'a Kernel,
+    _header: &'a Header,
     outer: Option<NonNull<Header>>,
 }
 
 impl<'a> AsCurrent<'a> {
     #[inline]
     fn new(kernel: &'a Kernel, header: &'a Header) -> AsCurrent<'a> {
-        header.set(flag::RUNNING);
-        AsCurrent { kernel, outer: kernel.current.replace(Some(NonNull::from(header))) }
+        if let Some(outer) = kernel.current_task() {
+            outer.set(flag::OUTER);
+        }
+        AsCurrent { kernel, outer: kernel.current.replace(Some(NonNull::from(header))), _header: header }
     }
 }
 
 impl Drop for AsCurrent<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(header) = self.kernel.current_task() {
-            header.clear(flag::RUNNING);
-        }
         self.kernel.current.set(self.outer);
+        if let Some(outer) = self.kernel.current_task() {
+            outer.clear(flag::OUTER);
+        }
     }
 }
 
@@ -73,15 +76,37 @@ impl Kernel {
         self.current.get().map(|current| unsafe { current.as_ref() })
     }
 
+    /// Whether the task is being polled or dropped. Most steps are not nested, and for those nothing has to be noted.
+    pub(crate) fn is_running(&self, task: &Header) -> bool {
+        self.current.get() == Some(NonNull::from(task)) || task.has(flag::OUTER)
+    }
+
+    /// The current task goes to the end of the line.
+    #[inline]
+    pub(crate) fn give_turn_away(&self, waker: &Waker) {
+        if let Some(task) = self.current_task() {
+            task.waiting.set(Waiting::TURN);
+        }
+        waker.wake_by_ref();
+    }
+
     /// One step of a task. A name that has gone stale in the queue is passed over. False: it wants to leave the loop.
     #[inline]
     pub(crate) fn step<const WATCHED: bool>(&self, name: Name) -> bool {
+        if WATCHED {
+            let _watched = WatchedStep::new(self, name);
+            return self.step_unwatched(name);
+        }
+        self.step_unwatched(name)
+    }
+
+    #[inline(always)]
+    fn step_unwatched(&self, name: Name) -> bool {
         // SAFETY: the table holds the task until `remove_task`, which is called by `end` alone: below, after the last use
         // of this reference, or by `close`, which refuses while the loop runs.
         let Some(task) = (unsafe { self.dequeue(name) }) else { return true };
         let header: &Header = &task;
-        debug_assert!(!header.has(flag::RUNNING), "a task that runs is not stepped again");
-        let _watched = WATCHED.then(|| WatchedStep::new(self, name));
+        debug_assert!(!self.is_running(header), "a task that runs is not stepped again");
         if header.has(flag::MUST_CANCEL | flag::INTERRUPTED) && !self.deliver(&task) {
             return true;
         }
@@ -120,17 +145,29 @@ impl Kernel {
         let waker = ManuallyDrop::new(waker_of(name));
         let mut cx = PollContext::from_waker(&waker);
         let _current = AsCurrent::new(self, header);
-        if let Some(context) = header.shared_context() {
-            // SAFETY: as below.
-            return catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(&mut cx) })));
+        if let Some(extras) = header.extras()
+            && extras.context.get().is_some()
+        {
+            return self.poll_in_shared_context(task, &mut cx);
         }
-        let _entered = Snapshot::enter(&header.context, name.bits());
         // SAFETY: the task is in the table, so it has neither ended nor been cleared, and it is not running: a step is
         // taken from the queue only, by `run`, which does not nest, or is a new task's first.
         catch_unwind(AssertUnwindSafe(|| unsafe { task.poll(&mut cx) }))
     }
 
+    #[cold]
+    fn poll_in_shared_context(
+        &self,
+        task: &TaskRef,
+        cx: &mut PollContext<'_>,
+    ) -> Result<Poll<bool>, Box<dyn Any + Send>> {
+        let context = task.shared_context().expect("it was there just now");
+        // SAFETY: as in `poll_stage`.
+        catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(cx) })))
+    }
+
     /// The step was the last one.
+    #[inline(never)]
     fn last_step(&self, task: &TaskRef, polled: Result<Poll<bool>, Box<dyn Any + Send>>) -> bool {
         let header: &Header = task;
         let outcome = match polled {
@@ -150,6 +187,7 @@ impl Kernel {
 
     /// The first step of a task that starts eagerly, inside the step of another.
     pub(crate) fn step_now(&self, name: Name) {
+        let _left = Snapshot::leave();
         let goes_on = if self.watch.is_on() { self.step::<true>(name) } else { self.step::<false>(name) };
         if !goes_on && let Some(interrupt) = self.interrupt.take() {
             std::panic::resume_unwind(Box::new(interrupt));
@@ -183,6 +221,7 @@ impl Kernel {
 
     /// Drops a task's future, or its output, in the task's own context and as the current task, so that what its destructors do is
     /// seen as its doing.
+    #[inline(never)]
     fn drop_stage(&self, task: &TaskRef) {
         let header: &Header = task;
         // SAFETY: not running: called between steps. Nobody takes the output: a join handle takes none before the end, and
@@ -190,12 +229,10 @@ impl Kernel {
         let discard = || unsafe { task.discard() };
         let dropped = {
             let _current = AsCurrent::new(self, header);
+            let _left = Snapshot::leave();
             match header.shared_context() {
                 Some(context) => catch_unwind(AssertUnwindSafe(|| context.enter(discard))),
-                None => {
-                    let _entered = Snapshot::enter(&header.context, header.name.bits());
-                    catch_unwind(AssertUnwindSafe(discard))
-                }
+                None => catch_unwind(AssertUnwindSafe(discard)),
             }
         };
         if let Err(panic) = dropped {
@@ -208,11 +245,7 @@ impl Kernel {
         let Some(task) = self.remove_task(name) else { return };
         let header: &Header = &task;
         if outcome == Outcome::Failed {
-            // Now, while nobody can take the output yet: its end is not announced.
-            // SAFETY: it does not run, and `JoinHandle` takes nothing before DONE is set.
-            let failure = catch_unwind(AssertUnwindSafe(|| unsafe { task.failure() }));
-            let failure = failure.unwrap_or_else(|_| Some("(an error that cannot be formatted)".to_owned()));
-            *header.extras_or_make().failure.borrow_mut() = failure;
+            note_failure(&task);
         }
         header.set_outcome(outcome);
         if self.watch.is_on() {
@@ -229,11 +262,25 @@ impl Kernel {
             waker::wake(joiner);
         }
         if let Some(extras) = header.extras() {
-            drop((extras.awaited.take(), extras.forwarded.take()));
-            let waiters: Waiters<Task> = extras.waiters.take();
-            if !waiters.is_empty() {
-                waiters.fire(header.loop_serial, &Task { cell: task.clone() });
-            }
+            tell_waiters(&task, extras);
         }
+    }
+}
+
+/// Keeps what the error says: now, while nobody can take the output yet, because its end is not announced.
+#[cold]
+fn note_failure(task: &TaskRef) {
+    // SAFETY: it does not run, and `JoinHandle` takes nothing before DONE is set.
+    let failure = catch_unwind(AssertUnwindSafe(|| unsafe { task.failure() }));
+    let failure = failure.unwrap_or_else(|_| Some("(an error that cannot be formatted)".to_owned()));
+    *task.extras_or_make().failure.borrow_mut() = failure;
+}
+
+#[inline(never)]
+fn tell_waiters(task: &TaskRef, extras: &Extras) {
+    drop((extras.awaited.take(), extras.forwarded.take()));
+    let waiters: Waiters<Task> = extras.waiters.take();
+    if !waiters.is_empty() {
+        waiters.fire(task.loop_serial, &Task { cell: task.clone() });
     }
 }

@@ -54,11 +54,11 @@ const fn units<T>() -> Option<usize> {
     if units <= UNITS_MAX && units > 0 && align_of::<T>() <= UNIT { Some(units) } else { None }
 }
 
-/// Moves `value` into a block.
+/// Makes a value in a block. It is made when the block is there, so that it is written in place and not moved.
 #[inline]
-pub(crate) fn allocate<T>(value: T) -> NonNull<T> {
+pub(crate) fn allocate<T>(make: impl FnOnce() -> T) -> NonNull<T> {
     let Some(units) = (const { units::<T>() }) else {
-        return NonNull::from(Box::leak(Box::new(value)));
+        return NonNull::from(Box::leak(Box::new(make())));
     };
     let kept = KEPT.try_with(|kept| {
         let block = NonNull::new(kept.lists[units].get())?;
@@ -72,7 +72,7 @@ pub(crate) fn allocate<T>(value: T) -> NonNull<T> {
         _ => fresh(units).cast::<T>(),
     };
     // SAFETY: the block is at least as large and as aligned as a `T` (`units`), and nobody else's.
-    unsafe { block.write(value) };
+    unsafe { block.write(make()) };
     block
 }
 
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn a_freed_block_is_used_again_by_the_next_of_its_size() {
-        let first = allocate([1u64; 5]);
+        let first = allocate(|| [1u64; 5]);
         // SAFETY: allocated above, used once.
         unsafe { free(first) };
-        let second = allocate([2u32; 9]);
+        let second = allocate(|| [2u32; 9]);
         assert_eq!(first.addr(), second.addr());
         // SAFETY: allocated above, used once.
         unsafe { free(second) };
@@ -135,9 +135,9 @@ mod tests {
         #[repr(align(64))]
         struct Aligned<T>(T);
         let counted = Rc::new(());
-        let small = allocate(counted.clone());
-        let large = allocate((counted.clone(), [0u8; 4096]));
-        let aligned = allocate(Aligned(counted.clone()));
+        let small = allocate(|| counted.clone());
+        let large = allocate(|| (counted.clone(), [0u8; 4096]));
+        let aligned = allocate(|| Aligned(counted.clone()));
         // SAFETY: allocated just now.
         assert!(Rc::ptr_eq(&unsafe { aligned.as_ref() }.0, &counted));
         assert_eq!(aligned.as_ptr().addr() % 64, 0);

@@ -62,7 +62,7 @@ pub(crate) struct Header {
 
 const _: () = assert!(size_of::<Header>() == 80);
 
-/// What depends on the future's type. All of them take a pointer to the whole cell, made by `TaskRef::new` for that type.
+/// What depends on the future's type. All of them take a pointer to the whole cell, made by `TaskRef::new_pair` for that type.
 struct VTable {
     poll: unsafe fn(NonNull<Header>, &mut PollContext<'_>) -> Poll<bool>,
     clear: unsafe fn(NonNull<Header>),
@@ -136,8 +136,8 @@ impl Waiting {
 }
 
 pub(crate) mod flag {
-    /// Being polled, or dropped.
-    pub(crate) const RUNNING: u16 = 1 << 1;
+    /// In the middle of its step another one takes one: that is the current task, and this one runs too.
+    pub(crate) const OUTER: u16 = 1 << 1;
     pub(crate) const DONE: u16 = 1 << 2;
     /// A cancellation to deliver at the next step, unless all requests are taken back before.
     pub(crate) const MUST_CANCEL: u16 = 1 << 3;
@@ -155,6 +155,8 @@ pub(crate) mod flag {
     pub(crate) const DELIVERED: u16 = 1 << 9;
     /// A request is on its way through it.
     pub(crate) const ASKED: u16 = 1 << 10;
+    /// The join handle has taken the output: nothing is left to drop.
+    pub(crate) const TAKEN: u16 = 1 << 11;
     pub(crate) const OUTCOME_SHIFT: u32 = 14;
 }
 
@@ -267,20 +269,21 @@ impl<T, E: Display> Judge<Result<T, E>> for NoError {
 }
 
 impl TaskRef {
+    /// Two references: a task is made for its loop and for whoever asked for it.
     #[inline]
-    pub(crate) fn new<F, J>(
+    pub(crate) fn new_pair<F, J>(
         future: F,
         name: Name,
         loop_serial: u32,
         number: u32,
         location: &'static Location<'static>,
         context: Snapshot,
-    ) -> TaskRef
+    ) -> (TaskRef, TaskRef)
     where
         F: Future + 'static,
         J: Judge<F::Output>,
     {
-        let header = Header {
+        let header = || Header {
             vtable: &const {
                 VTable {
                     poll: poll::<F, J>,
@@ -290,7 +293,7 @@ impl TaskRef {
                     free: free::<F>,
                 }
             },
-            refs: Cell::new(1),
+            refs: Cell::new(2),
             number,
             name,
             flags: Cell::new(0),
@@ -303,8 +306,9 @@ impl TaskRef {
             since: Cell::new(0),
             extras: OnceCell::new(),
         };
-        let cell = TaskCell { header, state: UnsafeCell::new(State::Future(future)) };
-        TaskRef(blocks::allocate(cell).cast())
+        let make = || TaskCell { header: header(), state: UnsafeCell::new(State::Future(future)) };
+        let cell = blocks::allocate(make).cast();
+        (TaskRef(cell), TaskRef(cell))
     }
 
     /// One step. Ready: the future is gone, the output is in its place; `true` if the output is an error.
@@ -405,8 +409,8 @@ unsafe fn state<'a, F: Future>(task: NonNull<Header>) -> &'a mut State<F> {
 }
 
 unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut PollContext<'_>) -> Poll<bool> {
-    // SAFETY: the loop polls a task only while its RUNNING flag is clear and sets it around this call; `clear` and `take`
-    // are called only while it is clear (`take` only once DONE is set, which comes after). So although the future may
+    // SAFETY: the loop polls a task only while it does not run (`Kernel::is_running`), and makes it run around this call; `clear`
+    // and `take` are called only while it does not (`take` only once DONE is set, which comes after). So although the future may
     // run any code, none of it reaches this state again.
     let state = unsafe { state::<F>(task) };
     let State::Future(future) = state else { unreachable!("polled after its end") };
@@ -454,6 +458,6 @@ unsafe fn free<F: Future>(task: NonNull<Header>) {
     if header.has(flag::DONE) && !header.has(flag::RETRIEVED) {
         super::report_unseen(header);
     }
-    // SAFETY: made by `blocks::allocate` for this very type in `TaskRef::new`; nobody refers to it any more.
+    // SAFETY: made by `blocks::allocate` for this very type in `TaskRef::new_pair`; nobody refers to it any more.
     unsafe { blocks::free(task.cast::<TaskCell<F>>()) }
 }

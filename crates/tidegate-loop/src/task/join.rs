@@ -86,8 +86,11 @@ impl<T: 'static> JoinHandle<T> {
         let outcome = header.outcome()?;
         header.set(flag::RETRIEVED);
         match outcome {
-            // SAFETY: it has ended, and this is its handle, made for its type.
-            Outcome::Completed | Outcome::Failed => unsafe { self.cell.take_output::<T>() }.map(Ok),
+            Outcome::Completed | Outcome::Failed => {
+                header.set(flag::TAKEN);
+                // SAFETY: it has ended, and this is its handle, made for its type.
+                unsafe { self.cell.take_output::<T>() }.map(Ok)
+            }
             Outcome::Cancelled => Some(Err(JoinError::Cancelled)),
             Outcome::Panicked => {
                 let panic = header.extras()?.panic.borrow_mut().take()?;
@@ -143,17 +146,22 @@ impl<T> Drop for JoinHandle<T> {
         let header: &Header = &self.cell;
         header.clear(flag::HELD);
         header.set_joiner(None);
-        if let (Some(id), Some(extras)) = (self.waiter, header.extras()) {
-            let waiter = extras.waiters.borrow_mut().remove(id);
-            drop(waiter);
+        if let Some(id) = self.waiter {
+            leave_line(header, id);
         }
         // Nobody can fetch the output any more. Dropping it now also ends a cycle, if it refers to its own task.
-        if header.has(flag::DONE) {
-            drop_output(&self.cell);
-        } else {
+        if !header.has(flag::DONE) {
             cancel::stop_waiting_for_task(header.name);
+        } else if !header.has(flag::TAKEN) {
+            drop_output(&self.cell);
         }
     }
+}
+
+#[cold]
+fn leave_line(header: &Header, id: u64) {
+    let waiter = header.extras().and_then(|extras| extras.waiters.borrow_mut().remove(id));
+    drop(waiter);
 }
 
 impl<T: 'static> AsTask for JoinHandle<T> {

@@ -11,14 +11,15 @@ struct Slot {
     task: Option<TaskRef>,
     /// Of the task that is here, or of the next one.
     generation: Generation,
-    /// Occupied: whether the task is in the ready queue. It stands here and not in the task so that waking one that is
-    /// queued already touches nothing else. Free: the next free slot.
+    /// Occupied: `IDLE`, or `QUEUED` while the task is in the ready queue. It stands here and not in the task so that
+    /// waking one touches nothing else. Free: the next free slot, or `NONE`; never one of the other two.
     link: u32,
 }
 
-const IDLE: u32 = 0;
-const QUEUED: u32 = 1;
 const NONE: u32 = u32::MAX;
+const QUEUED: u32 = u32::MAX - 1;
+const IDLE: u32 = u32::MAX - 2;
+const _: () = assert!(SLOTS_MAX < IDLE as usize);
 
 pub(crate) struct TaskTable {
     slots: Vec<Slot>,
@@ -65,9 +66,13 @@ impl TaskTable {
     /// Notes that the task is queued. False: it was already, or it has ended.
     #[inline]
     pub(crate) fn queue(&mut self, name: Name) -> bool {
-        match self.slot(name) {
-            Some(slot) => std::mem::replace(&mut slot.link, QUEUED) == IDLE,
-            None => false,
+        match self.slots.get_mut(name.slot() as usize) {
+            // Idle means that somebody is there, so this need not look.
+            Some(slot) if slot.generation == name.generation() && slot.link == IDLE => {
+                slot.link = QUEUED;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -112,10 +117,10 @@ impl TaskTable {
         self.alive += 1;
         let slot = &mut self.slots[index as usize];
         let name = Name::new(self.loop_id, index, slot.generation);
-        let task = TaskRef::new::<F, J>(future, name, self.loop_serial, self.made, location, context);
-        slot.task = Some(task.clone());
+        let (ours, theirs) = TaskRef::new_pair::<F, J>(future, name, self.loop_serial, self.made, location, context);
+        slot.task = Some(ours);
         slot.link = if queued { QUEUED } else { IDLE };
-        task
+        theirs
     }
 
     #[inline]

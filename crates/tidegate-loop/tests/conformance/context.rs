@@ -158,6 +158,27 @@ fn c52_a_task_given_a_context_writes_into_it() {
     });
 }
 
+#[test]
+fn c52_a_step_taken_inside_an_entered_context_is_in_the_tasks_own() {
+    run_strict(async {
+        VAR.set(1);
+        let entered = Context::current();
+        let child = entered.run(|| {
+            VAR.set(2);
+            let child = LoopHandle::current().task().eager().spawn(async {
+                let inherited = value();
+                VAR.set(3);
+                yield_now().await;
+                (inherited, value())
+            });
+            assert_eq!(value(), 2, "the step is over, and the entered context is the running one again");
+            child
+        });
+        assert_eq!((value(), entered.get(&VAR)), (1, Some(2)));
+        assert_eq!(child.await.unwrap(), (2, 3));
+    });
+}
+
 type Waiters = RefCell<VecDeque<(u64, Future<()>)>>;
 
 /// A place in line, numbered because futures have no identity of their own.
