@@ -9,10 +9,11 @@ use std::task::{Context as PollContext, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
+use crate::awaited::AnyAwaited;
 use crate::current;
 use crate::kernel::Kernel;
 use crate::name::Name;
-use crate::task::cell::{Awaited, Catch, Extras, Header, Target, TaskRef, Waiting, flag};
+use crate::task::cell::{Catch, Extras, Header, Target, TaskRef, Waiting, flag};
 use crate::waker;
 
 /// Requests that a task be cancelled. If it waits for something of the loop's that can itself be cancelled, the
@@ -76,8 +77,7 @@ enum PassedOn {
 
 /// Passes a request on to what the task awaits.
 fn pass_on(kernel: &Kernel, task: &Header) -> PassedOn {
-    let waiting = task.waiting.get();
-    if let Some(name) = waiting.as_task() {
+    if let Some(name) = task.waiting().as_task() {
         return match kernel.find_task(name) {
             Some(next) if !next.has(flag::ASKED) => {
                 remember_forward(task, Target::Task(name));
@@ -86,13 +86,9 @@ fn pass_on(kernel: &Kernel, task: &Header) -> PassedOn {
             _ => PassedOn::Nowhere,
         };
     }
-    let awaited = match waiting {
-        Waiting::AWAITED => task.extras().and_then(|extras| extras.awaited.borrow().clone()),
-        _ => None,
-    };
-    let Some(awaited) = awaited else { return PassedOn::Nowhere };
+    let Some(awaited) = task.awaited() else { return PassedOn::Nowhere };
     task.set(flag::ASKED);
-    let taken = awaited.clone().cancel();
+    let taken = awaited.cancel();
     task.clear(flag::ASKED);
     if !taken {
         return PassedOn::Refused;
@@ -203,17 +199,10 @@ fn deafen_marked(task: &Header) {
 fn still_waits_for_target(task: &Header) -> bool {
     let Some(extras) = task.extras() else { return false };
     match &*extras.forwarded.borrow() {
-        Some(Target::Task(name)) => task.waiting.get() == Waiting::task(*name),
-        Some(Target::Awaited(target)) => {
-            task.waiting.get() == Waiting::AWAITED
-                && extras.awaited.borrow().as_ref().is_some_and(|awaited| is_same(awaited, target))
-        }
+        Some(Target::Task(name)) => task.waiting() == Waiting::task(*name),
+        Some(Target::Awaited(target)) => task.awaited().is_some_and(|awaited| awaited.is(target)),
         None => false,
     }
-}
-
-fn is_same<A: ?Sized, B: ?Sized>(a: &Rc<A>, b: &Rc<B>) -> bool {
-    std::ptr::addr_eq(Rc::as_ptr(a), Rc::as_ptr(b))
 }
 
 /// Raises a cancellation at the current point of the current task: the innermost `catch_cancel` gets it when the poll
@@ -231,17 +220,16 @@ fn raise(task: &Header) {
 pub(crate) fn wait_for(waiting: Waiting) {
     current::with(|kernel| {
         if let Some(task) = kernel.and_then(Kernel::current_task) {
-            task.waiting.set(waiting);
+            task.wait_for(waiting);
         }
     });
 }
 
-pub(crate) fn wait_for_awaited(awaited: Rc<dyn Awaited>) {
+#[inline]
+pub(crate) fn wait_for_awaited(awaited: &AnyAwaited) {
     current::with(|kernel| {
         if let Some(task) = kernel.and_then(Kernel::current_task) {
-            task.waiting.set(Waiting::AWAITED);
-            let before = task.extras_or_make().awaited.replace(Some(awaited));
-            drop(before);
+            task.wait_for_awaited(awaited.clone());
         }
     });
 }
@@ -253,7 +241,7 @@ pub(crate) fn waker_kept(name: Name) {
         if let Some(task) = kernel.and_then(Kernel::current_task)
             && task.name == name
         {
-            task.waiting.set(Waiting::FOREIGN);
+            task.wait_for(Waiting::FOREIGN);
         }
     });
 }
@@ -262,23 +250,21 @@ pub(crate) fn waker_kept(name: Name) {
 pub(crate) fn stop_waiting_for_task(name: Name) {
     current::with(|kernel| {
         if let Some(task) = kernel.and_then(Kernel::current_task)
-            && task.waiting.get() == Waiting::task(name)
+            && task.waiting() == Waiting::task(name)
         {
-            task.waiting.set(Waiting::FOREIGN);
+            task.wait_for(Waiting::FOREIGN);
         }
     });
 }
 
 /// The same for what is no task.
-pub(crate) fn stop_waiting_for<A: ?Sized>(awaited: &Rc<A>) {
+#[inline]
+pub(crate) fn stop_waiting_for(awaited: &AnyAwaited) {
     current::with(|kernel| {
-        let Some(task) = kernel.and_then(Kernel::current_task) else { return };
-        let Some(extras) = task.extras().filter(|_| task.waiting.get() == Waiting::AWAITED) else { return };
-        let is_it = extras.awaited.borrow().as_ref().is_some_and(|known| is_same(known, awaited));
-        if is_it {
-            task.waiting.set(Waiting::FOREIGN);
-            let before = extras.awaited.take();
-            drop(before);
+        if let Some(task) = kernel.and_then(Kernel::current_task)
+            && task.awaited().is_some_and(|known| known.is(awaited))
+        {
+            task.wait_for(Waiting::FOREIGN);
         }
     });
 }
@@ -292,8 +278,8 @@ pub(crate) fn task_came_back(name: Name, cancelled: bool) -> bool {
 
 /// The same for what is no task.
 #[inline]
-pub(crate) fn awaited_came_back<A: ?Sized>(awaited: &Rc<A>, cancelled: bool) -> bool {
-    came_back(cancelled, |target| matches!(target, Target::Awaited(known) if is_same(known, awaited)))
+pub(crate) fn awaited_came_back(awaited: &AnyAwaited, cancelled: bool) -> bool {
+    came_back(cancelled, |target| matches!(target, Target::Awaited(known) if known.is(awaited)))
 }
 
 #[inline]

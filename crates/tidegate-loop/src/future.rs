@@ -1,19 +1,19 @@
 //! The settable future: a result that somebody will provide, with done-callbacks and any number of waiters.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::error::Error;
 use std::fmt;
 use std::future::{Future as StdFuture, IntoFuture};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context as PollContext, Poll};
+use std::task::{Context as PollContext, Poll, Waker};
 
+use crate::awaited::{Awaited, Counted};
 use crate::cancel;
 use crate::current;
 use crate::event_loop::LoopHandle;
 use crate::name::Name;
 use crate::report::{Report, ReportKind};
-use crate::task::cell::Awaited;
 use crate::task::{CallbackId, DoneCallback, Waiters};
 use crate::waker;
 
@@ -30,36 +30,50 @@ use crate::waker;
 /// .unwrap();
 /// ```
 pub struct Future<T: 'static> {
-    shared: Rc<Shared<T>>,
+    shared: Counted<Shared<T>>,
 }
 
 struct Shared<T: 'static> {
     loop_serial: u32,
-    state: RefCell<State<T>>,
-    /// The first in line, when that is a task of a loop's; everybody else is in `waiters`.
-    first: Cell<Option<Name>>,
-    waiters: RefCell<Waiters<Future<T>>>,
     /// Somebody has seen the error.
     retrieved: Cell<bool>,
+    /// The first in line, when that is a task of a loop's; everybody else is in `others`. Its bits, or 0, which is no name.
+    first: Cell<u64>,
+    /// Mostly there are none.
+    others: OnceCell<Box<RefCell<Waiters<Future<T>>>>>,
+    /// Set once: what is done stays done.
+    settled: OnceCell<Settled<T>>,
 }
 
-enum State<T> {
-    Pending,
+enum Settled<T> {
     Result(T),
     Failed(Rc<dyn Error>),
     Cancelled,
 }
 
+impl<T: 'static> Shared<T> {
+    fn others(&self) -> &RefCell<Waiters<Future<T>>> {
+        self.others.get_or_init(Box::default)
+    }
+
+    #[inline]
+    fn has_others(&self) -> bool {
+        self.others.get().is_some_and(|others| !others.borrow().is_empty())
+    }
+}
+
 impl<T: 'static> Future<T> {
+    #[inline]
     pub(crate) fn new(handle: &LoopHandle) -> Future<T> {
-        let shared = Shared {
-            loop_serial: handle.kernel.registration.serial,
-            state: RefCell::new(State::Pending),
-            first: Cell::new(None),
-            waiters: RefCell::default(),
+        let loop_serial = handle.kernel.registration.serial;
+        let make = || Shared {
+            loop_serial,
             retrieved: Cell::new(false),
+            first: Cell::new(0),
+            others: OnceCell::new(),
+            settled: OnceCell::new(),
         };
-        Future { shared: Rc::new(shared) }
+        Future { shared: Counted::new(make) }
     }
 
     /// Sets the result: callbacks are queued and waiters woken, in the order they came.
@@ -77,7 +91,7 @@ impl<T: 'static> Future<T> {
         if self.is_done() {
             return Err(InvalidState { value: result });
         }
-        self.settle(State::Result(result));
+        self.settle(Settled::Result(result));
         Ok(())
     }
 
@@ -101,7 +115,7 @@ impl<T: 'static> Future<T> {
         if self.is_done() {
             return Err(InvalidState { value: error });
         }
-        self.settle(State::Failed(Rc::from(error)));
+        self.settle(Settled::Failed(Rc::from(error)));
         Ok(())
     }
 
@@ -117,32 +131,39 @@ impl<T: 'static> Future<T> {
         if self.is_done() {
             return false;
         }
-        self.settle(State::Cancelled);
+        self.settle(Settled::Cancelled);
         true
     }
 
     #[inline]
-    fn settle(&self, state: State<T>) {
-        let cancelled = matches!(state, State::Cancelled);
-        let pending = self.shared.state.replace(state);
-        debug_assert!(matches!(pending, State::Pending), "a future is settled once");
-        drop(pending);
-        let first = self.shared.first.take();
-        let others = !self.shared.waiters.borrow().is_empty();
-        current::with(|kernel| {
-            if let Some(kernel) = kernel
-                && kernel.watch.is_on()
-            {
-                kernel.watch.future_set(kernel, cancelled);
-            }
-        });
-        if let Some(name) = first {
-            waker::wake(name);
+    fn settle(&self, how: Settled<T>) {
+        let fresh = self.shared.settled.set(how).is_ok();
+        debug_assert!(fresh, "a future is settled once");
+        let (first, others) = (self.shared.first.replace(0), self.shared.has_others());
+        if current::with(|kernel| kernel.is_some_and(|kernel| kernel.watch.is_on())) {
+            self.tell_observers();
+        }
+        if first != 0 {
+            waker::wake(Name::from_bits(first));
         }
         if others {
-            let waiters = self.shared.waiters.take();
-            waiters.fire(self.shared.loop_serial, self);
+            self.fire_others();
         }
+    }
+
+    #[cold]
+    fn tell_observers(&self) {
+        current::with(|kernel| {
+            if let Some(kernel) = kernel {
+                kernel.watch.future_set(kernel, self.is_cancelled());
+            }
+        });
+    }
+
+    #[inline(never)]
+    fn fire_others(&self) {
+        let waiters = self.shared.others().take();
+        waiters.fire(self.shared.loop_serial, self);
     }
 
     /// Whether it has a result, an error, or was cancelled.
@@ -152,7 +173,7 @@ impl<T: 'static> Future<T> {
     /// assert!(!event_loop.create_future::<u32>().is_done());
     /// ```
     pub fn is_done(&self) -> bool {
-        !matches!(*self.shared.state.borrow(), State::Pending)
+        self.shared.settled.get().is_some()
     }
 
     /// Whether it was cancelled.
@@ -162,7 +183,7 @@ impl<T: 'static> Future<T> {
     /// assert!(!event_loop.create_future::<u32>().is_cancelled());
     /// ```
     pub fn is_cancelled(&self) -> bool {
-        matches!(*self.shared.state.borrow(), State::Cancelled)
+        matches!(self.shared.settled.get(), Some(Settled::Cancelled))
     }
 
     /// Queues `callback` for when it is done, in the context of now; at once if it is.
@@ -185,7 +206,7 @@ impl<T: 'static> Future<T> {
             callback.queue(self.shared.loop_serial, self);
             return CallbackId(0);
         }
-        self.shared.waiters.borrow_mut().add_callback(callback)
+        self.shared.others().borrow_mut().add_callback(callback)
     }
 
     /// Takes a done-callback back: 1, or 0 if it was not there (any more).
@@ -197,7 +218,7 @@ impl<T: 'static> Future<T> {
     /// assert_eq!(future.remove_done_callback(id), 1);
     /// ```
     pub fn remove_done_callback(&self, id: CallbackId) -> usize {
-        let removed = self.shared.waiters.borrow_mut().remove(id.0);
+        let removed = self.shared.others.get().and_then(|others| others.borrow_mut().remove(id.0));
         usize::from(removed.is_some())
     }
 
@@ -214,21 +235,20 @@ impl<T: 'static> Future<T> {
     where
         T: Clone,
     {
-        match &*self.shared.state.borrow() {
-            State::Pending => None,
-            State::Result(result) => Some(Ok(result.clone())),
-            State::Failed(error) => {
+        Some(match self.shared.settled.get()? {
+            Settled::Result(result) => Ok(result.clone()),
+            Settled::Failed(error) => {
                 self.shared.retrieved.set(true);
-                Some(Err(FutureError::Failed(error.clone())))
+                Err(FutureError::Failed(error.clone()))
             }
-            State::Cancelled => Some(Err(FutureError::Cancelled)),
-        }
+            Settled::Cancelled => Err(FutureError::Cancelled),
+        })
     }
 }
 
 impl<T: 'static> Awaited for Shared<T> {
-    fn cancel(self: Rc<Self>) -> bool {
-        Future { shared: self }.cancel()
+    fn cancel(this: &Counted<Self>) -> bool {
+        Future { shared: this.clone() }.cancel()
     }
 
     fn describe(&self) -> String {
@@ -237,16 +257,21 @@ impl<T: 'static> Awaited for Shared<T> {
 }
 
 impl<T> Drop for Shared<T> {
+    #[inline]
     fn drop(&mut self) {
-        if let State::Failed(error) = &*self.state.borrow()
+        if let Some(Settled::Failed(error)) = self.settled.get()
             && !self.retrieved.get()
         {
-            let report =
-                Report { kind: ReportKind::UnseenError, message: error.to_string(), name: None, location: None };
-            if current::on(self.loop_serial, |kernel| kernel.watch.report(&report)).is_none() {
-                report.log();
-            }
+            report_unseen(&**error, self.loop_serial);
         }
+    }
+}
+
+#[cold]
+fn report_unseen(error: &dyn Error, loop_serial: u32) {
+    let report = Report { kind: ReportKind::UnseenError, message: error.to_string(), name: None, location: None };
+    if current::on(loop_serial, |kernel| kernel.watch.report(&report)).is_none() {
+        report.log();
     }
 }
 
@@ -258,11 +283,11 @@ impl<T> Clone for Future<T> {
 
 impl<T> fmt::Debug for Future<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &*self.shared.state.borrow() {
-            State::Pending => "pending",
-            State::Result(_) => "result",
-            State::Failed(_) => "failed",
-            State::Cancelled => "cancelled",
+        let state = match self.shared.settled.get() {
+            None => "pending",
+            Some(Settled::Result(_)) => "result",
+            Some(Settled::Failed(_)) => "failed",
+            Some(Settled::Cancelled) => "cancelled",
         };
         f.debug_struct("Future").field("state", &state).finish_non_exhaustive()
     }
@@ -309,65 +334,78 @@ enum InLine {
 impl<T: Clone> StdFuture for Awaiting<T> {
     type Output = Result<T, FutureError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let shared = &this.future.shared;
         if let Some(result) = this.future.result() {
             let cancelled = matches!(result, Err(FutureError::Cancelled));
-            if cancel::awaited_came_back(shared, cancelled) {
+            if cancel::awaited_came_back(this.future.shared.any(), cancelled) {
                 return Poll::Pending;
             }
             this.place = InLine::Nowhere;
             return Poll::Ready(result);
         }
-        let first = match (waker::name_of(cx.waker()), this.place) {
-            (Some(name), InLine::First(known)) if name == known => Some(name),
-            (Some(name), InLine::Nowhere) if shared.first.get().is_none() && shared.waiters.borrow().is_empty() => {
-                Some(name)
+        match waker::name_of(cx.waker()) {
+            Some(name) if this.may_be_first(name) => {
+                this.future.shared.first.set(name.bits());
+                this.place = InLine::First(name);
             }
-            _ => None,
-        };
-        if let Some(name) = first {
-            shared.first.set(Some(name));
-            this.place = InLine::First(name);
-        } else {
-            let known = this.leave_first();
-            let (id, before) = this.future.shared.waiters.borrow_mut().register(known, cx.waker());
-            drop(before);
-            this.place = InLine::Behind(id);
+            _ => this.stand_behind(cx.waker()),
         }
-        let shared = &this.future.shared;
-        cancel::wait_for_awaited(shared.clone());
+        cancel::wait_for_awaited(this.future.shared.any());
         Poll::Pending
     }
 }
 
 impl<T> Awaiting<T> {
+    /// The first place is the one it has, or nobody was there before.
+    #[inline]
+    fn may_be_first(&self, name: Name) -> bool {
+        match self.place {
+            InLine::First(known) => known == name,
+            InLine::Nowhere => self.future.shared.first.get() == 0 && !self.future.shared.has_others(),
+            InLine::Behind(_) => false,
+        }
+    }
+
+    #[cold]
+    fn stand_behind(&mut self, waker: &Waker) {
+        let known = self.leave_first();
+        let (id, before) = self.future.shared.others().borrow_mut().register(known, waker);
+        drop(before);
+        self.place = InLine::Behind(id);
+    }
+
     /// Gives up the first place, if it has it. The id of another place stays good.
     fn leave_first(&self) -> Option<u64> {
         match self.place {
             InLine::Nowhere => None,
             InLine::First(name) => {
-                if self.future.shared.first.get() == Some(name) {
-                    self.future.shared.first.set(None);
+                if self.future.shared.first.get() == name.bits() {
+                    self.future.shared.first.set(0);
                 }
                 None
             }
             InLine::Behind(id) => Some(id),
         }
     }
+
+    #[cold]
+    fn leave(&self) {
+        if let Some(id) = self.leave_first() {
+            let waiter = self.future.shared.others().borrow_mut().remove(id);
+            drop(waiter);
+        }
+        cancel::stop_waiting_for(self.future.shared.any());
+    }
 }
 
 impl<T> Drop for Awaiting<T> {
+    #[inline]
     fn drop(&mut self) {
-        if self.place == InLine::Nowhere {
-            return;
+        if self.place != InLine::Nowhere {
+            self.leave();
         }
-        if let Some(id) = self.leave_first() {
-            let waiter = self.future.shared.waiters.borrow_mut().remove(id);
-            drop(waiter);
-        }
-        cancel::stop_waiting_for(&self.future.shared);
     }
 }
 

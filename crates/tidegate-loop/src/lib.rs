@@ -32,6 +32,7 @@
 //! `timeout.rs`, `sleep.rs` and `runner.rs` are built on the surface. `observe.rs`, `trace/`, `dump.rs`, `metrics.rs` look
 //! into it; `coroutine/` stands alone.
 
+mod awaited;
 mod builder;
 mod cancel;
 mod clock;

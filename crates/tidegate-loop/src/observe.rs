@@ -218,7 +218,7 @@ impl fmt::Display for WaitsFor {
 
 /// What the task says it waits for.
 pub(crate) fn waits_for(kernel: &Kernel, task: &TaskRef) -> WaitsFor {
-    let waiting = task.waiting.get();
+    let waiting = task.waiting();
     if let Some(name) = waiting.as_task() {
         let awaited = kernel.find_task(name).map(|task| task.display_name());
         return WaitsFor::Task(awaited.unwrap_or_else(|| "(ended)".into()));
@@ -226,11 +226,7 @@ pub(crate) fn waits_for(kernel: &Kernel, task: &TaskRef) -> WaitsFor {
     match waiting {
         Waiting::TURN => WaitsFor::Turn,
         Waiting::TIMER => WaitsFor::Timer,
-        Waiting::AWAITED => {
-            let awaited = task.extras().and_then(|extras| extras.awaited.borrow().clone());
-            awaited.map_or(WaitsFor::Elsewhere, |awaited| WaitsFor::Future(awaited.describe()))
-        }
-        _ => WaitsFor::Elsewhere,
+        _ => task.awaited().map_or(WaitsFor::Elsewhere, |awaited| WaitsFor::Future(awaited.describe())),
     }
 }
 

@@ -99,7 +99,7 @@ impl Sleep {
             kernel.watch.timer_armed(kernel, deadline, None);
             self.state = State::Armed { loop_serial: kernel.registration.serial, key };
             if let Some(task) = kernel.current_task() {
-                task.waiting.set(Waiting::TIMER);
+                task.wait_for(Waiting::TIMER);
             }
             Poll::Pending
         })

@@ -85,7 +85,7 @@ impl Kernel {
     #[inline]
     pub(crate) fn give_turn_away(&self, waker: &Waker) {
         if let Some(task) = self.current_task() {
-            task.waiting.set(Waiting::TURN);
+            task.wait_for(Waiting::TURN);
         }
         waker.wake_by_ref();
     }
@@ -110,10 +110,7 @@ impl Kernel {
         if header.has(flag::MUST_CANCEL | flag::INTERRUPTED) && !self.deliver(&task) {
             return true;
         }
-        if header.waiting.replace(Waiting::FOREIGN) == Waiting::AWAITED {
-            let awaited = header.extras().and_then(|extras| extras.awaited.take());
-            drop(awaited);
-        }
+        header.wait_for(Waiting::FOREIGN);
         let polled = self.poll_stage(&task, name);
         if matches!(polled, Ok(Poll::Pending)) && !header.has(flag::UNWIND) {
             header.since.set(self.tick_time.get());
@@ -248,6 +245,7 @@ impl Kernel {
             note_failure(&task);
         }
         header.set_outcome(outcome);
+        header.wait_for(Waiting::FOREIGN);
         if self.watch.is_on() {
             self.watch.finished(self, &task, outcome);
         }
@@ -278,7 +276,8 @@ fn note_failure(task: &TaskRef) {
 
 #[inline(never)]
 fn tell_waiters(task: &TaskRef, extras: &Extras) {
-    drop((extras.awaited.take(), extras.forwarded.take()));
+    let forwarded = extras.forwarded.take();
+    drop(forwarded);
     let waiters: Waiters<Task> = extras.waiters.take();
     if !waiters.is_empty() {
         waiters.fire(task.loop_serial, &Task { cell: task.clone() });

@@ -81,7 +81,7 @@ impl Registration {
             Some(id) => id,
             None if (ids.unused as usize) < LOOPS_MAX => ids.unused,
             None => {
-                return Err(io::Error::other("4096 event loops are open already; close one first"));
+                return Err(io::Error::other(format!("{LOOPS_MAX} event loops are open already; close one first")));
             }
         };
         let known = MAILBOXES[id as usize].load(Ordering::Acquire);

@@ -4,13 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future as StdFuture, IntoFuture};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context as PollContext, Poll};
 
+use crate::awaited::{Awaited, Counted};
 use crate::cancel;
 use crate::event_loop::LoopHandle;
 use crate::future::{Awaiting, Future};
-use crate::task::cell::Awaited;
 use crate::task::{JoinError, JoinHandle, Outcome, Task};
 
 /// Waits for all of them and yields their outputs in the order they were given. The first that is cancelled, panics or
@@ -118,16 +117,16 @@ impl Children {
 }
 
 impl Awaited for Children {
-    fn cancel(self: Rc<Self>) -> bool {
-        if self.verdict.is_done() {
+    fn cancel(this: &Counted<Self>) -> bool {
+        if this.verdict.is_done() {
             return false;
         }
         let mut any = false;
-        for task in &self.tasks {
+        for task in &this.tasks {
             any |= task.cancel();
         }
         if any {
-            self.cancel_requested.set(true);
+            this.cancel_requested.set(true);
         }
         any
     }
@@ -139,7 +138,7 @@ impl Awaited for Children {
 
 struct Wait<T: 'static> {
     handles: RefCell<Vec<JoinHandle<T>>>,
-    children: Rc<Children>,
+    children: Counted<Children>,
     awaiting: Awaiting<Verdict>,
 }
 
@@ -147,7 +146,7 @@ impl<T: 'static> Wait<T> {
     fn new(handles: impl IntoIterator<Item = JoinHandle<T>>, collect_errors: bool) -> Wait<T> {
         let handles: Vec<JoinHandle<T>> = handles.into_iter().collect();
         let verdict = LoopHandle::current().create_future();
-        let children = Rc::new(Children {
+        let children = Counted::new(|| Children {
             tasks: handles.iter().map(JoinHandle::task).collect(),
             left: Cell::new(handles.len()),
             collect_errors,
@@ -172,7 +171,7 @@ impl<T: 'static> Wait<T> {
     fn poll(&mut self, cx: &mut PollContext<'_>) -> Poll<Verdict> {
         let Poll::Ready(verdict) = Pin::new(&mut self.awaiting).poll(cx) else {
             // A request goes to the children, not to the future we wait on.
-            cancel::wait_for_awaited(self.children.clone());
+            cancel::wait_for_awaited(self.children.any());
             return Poll::Pending;
         };
         let verdict = verdict.unwrap_or(Verdict::Cancelled);
@@ -181,7 +180,7 @@ impl<T: 'static> Wait<T> {
             Verdict::First(at) => self.children.tasks[at].outcome() == Some(Outcome::Cancelled),
             Verdict::All => false,
         };
-        if cancel::awaited_came_back(&self.children, cancelled) {
+        if cancel::awaited_came_back(self.children.any(), cancelled) {
             return Poll::Pending;
         }
         Poll::Ready(verdict)
@@ -194,7 +193,7 @@ impl<T: 'static> Wait<T> {
 
 impl<T> Drop for Wait<T> {
     fn drop(&mut self) {
-        cancel::stop_waiting_for(&self.children);
+        cancel::stop_waiting_for(self.children.any());
     }
 }
 

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Context as PollContext, Poll, Waker};
 
 use super::{Outcome, Task, Waiters, blocks};
+use crate::awaited::{self, AnyAwaited};
 use crate::clock::Nanos;
 use crate::context::{ContextCell, Snapshot};
 use crate::name::Name;
@@ -54,7 +55,8 @@ pub(crate) struct Header {
     /// everybody else is in `extras`.
     /// Its bits, or 0, which is no name: half the size of an `Option`.
     joiner: Cell<u64>,
-    pub(crate) waiting: Cell<Waiting>,
+    /// What it waits for. Behind [`Header::wait_for`], because a word of it may be a counted reference.
+    waiting: Cell<Waiting>,
     /// When it was last suspended: the time of the tick.
     pub(crate) since: Cell<Nanos>,
     extras: OnceCell<Rc<Extras>>,
@@ -80,8 +82,6 @@ pub(crate) struct Extras {
     pub(crate) waiters: RefCell<Waiters<Task>>,
     /// The active `catch_cancel`s, innermost last.
     pub(crate) catches: RefCell<Vec<Catch>>,
-    /// What it awaits, when `waiting` says it is no task.
-    pub(crate) awaited: RefCell<Option<Rc<dyn Awaited>>>,
     /// Where a request went that has not come back.
     pub(crate) forwarded: RefCell<Option<Target>>,
     /// What it panicked with.
@@ -100,38 +100,53 @@ pub(crate) struct Catch {
     pub(crate) waker: Option<Waker>,
 }
 
-/// Something of the loop's that a task can await and that can itself be cancelled.
-pub(crate) trait Awaited {
-    /// As for a task: true if the request was taken.
-    fn cancel(self: Rc<Self>) -> bool;
-    fn describe(&self) -> String;
-}
-
 /// What a cancellation request was passed on to.
 pub(crate) enum Target {
     Task(Name),
-    Awaited(Rc<dyn Awaited>),
+    Awaited(AnyAwaited),
 }
 
-/// What a suspended task waits for: another task by name, or one of a few things that need no name.
+/// What a suspended task waits for, in one word: another task by name, something else that can be cancelled by its
+/// address, or one of a few things that need neither.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiting(u64);
+pub(crate) struct Waiting(*const ());
 
 impl Waiting {
     /// Something that is not the loop's own, or nothing yet.
-    pub(crate) const FOREIGN: Waiting = Waiting(0);
-    pub(crate) const TIMER: Waiting = Waiting(1);
-    pub(crate) const TURN: Waiting = Waiting(2);
-    /// See `Extras::awaited`.
-    pub(crate) const AWAITED: Waiting = Waiting(3);
+    pub(crate) const FOREIGN: Waiting = Waiting(ptr::without_provenance(0));
+    pub(crate) const TIMER: Waiting = Waiting(ptr::without_provenance(1));
+    pub(crate) const TURN: Waiting = Waiting(ptr::without_provenance(2));
 
     pub(crate) fn task(name: Name) -> Waiting {
         debug_assert!(name.bits() >= Name::MIN);
-        Waiting(name.bits())
+        Waiting(ptr::without_provenance(name.bits() as usize))
     }
 
     pub(crate) fn as_task(self) -> Option<Name> {
-        (self.0 >= Name::MIN).then(|| Name::from_bits(self.0))
+        let bits = self.0.addr() as u64;
+        (bits >= Name::MIN && !self.is_awaited()).then(|| Name::from_bits(bits))
+    }
+
+    const AWAITED: usize = (Name::NO_LOOP as usize) << Name::LOOP_SHIFT;
+
+    #[inline]
+    fn is_awaited(self) -> bool {
+        self.0.addr() as u64 >> Name::LOOP_SHIFT == Name::NO_LOOP
+    }
+
+    /// Keeps the reference; `as_awaited` finds it again.
+    #[inline]
+    fn awaited(awaited: AnyAwaited) -> Waiting {
+        let raw = awaited.into_raw().as_ptr().cast_const().cast::<()>();
+        assert!(raw.addr() >> Name::LOOP_SHIFT == 0, "an address beyond what Linux gives to programs");
+        Waiting(raw.map_addr(|address| address | Waiting::AWAITED))
+    }
+
+    #[inline]
+    fn as_awaited(self) -> Option<NonNull<awaited::Head>> {
+        let raw = self.0.map_addr(|address| address & !Waiting::AWAITED).cast_mut().cast();
+        // SAFETY: a word of this kind is made by `awaited` alone, from an address that is not null.
+        self.is_awaited().then(|| unsafe { NonNull::new_unchecked(raw) })
     }
 }
 
@@ -184,6 +199,39 @@ impl Header {
         had
     }
 
+    pub(crate) fn waiting(&self) -> Waiting {
+        self.waiting.get()
+    }
+
+    /// Notes what it waits for. What it waited for before may go with it, and with that any code of its.
+    #[inline]
+    pub(crate) fn wait_for(&self, waiting: Waiting) {
+        debug_assert!(!waiting.is_awaited(), "made by `wait_for_awaited` only, so that each is counted once");
+        self.replace_waiting(waiting);
+    }
+
+    #[inline]
+    pub(crate) fn wait_for_awaited(&self, awaited: AnyAwaited) {
+        self.replace_waiting(Waiting::awaited(awaited));
+    }
+
+    #[inline]
+    fn replace_waiting(&self, waiting: Waiting) {
+        if let Some(raw) = self.waiting.replace(waiting).as_awaited() {
+            // SAFETY: a word of this kind is made by `Waiting::awaited` alone, which keeps the count, is put into this cell by
+            // `wait_for_awaited` alone, once, and has just left it.
+            drop(unsafe { AnyAwaited::from_raw(raw) });
+        }
+    }
+
+    /// What it awaits, when that is no task.
+    pub(crate) fn awaited(&self) -> Option<AnyAwaited> {
+        let raw = self.waiting.get().as_awaited()?;
+        // SAFETY: as above, but it stays in the cell: so this reference is not counted, and only its copy is handed out.
+        let kept = ManuallyDrop::new(unsafe { AnyAwaited::from_raw(raw) });
+        Some(AnyAwaited::clone(&kept))
+    }
+
     #[inline]
     pub(crate) fn joiner(&self) -> Option<Name> {
         let bits = self.joiner.get();
@@ -217,7 +265,6 @@ impl Header {
                 context: OnceCell::new(),
                 waiters: RefCell::default(),
                 catches: RefCell::default(),
-                awaited: RefCell::default(),
                 forwarded: RefCell::default(),
                 panic: RefCell::default(),
                 failure: RefCell::default(),

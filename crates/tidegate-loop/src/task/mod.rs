@@ -3,7 +3,7 @@
 
 pub(crate) mod cell;
 
-mod blocks;
+pub(crate) mod blocks;
 mod build;
 mod join;
 mod table;
