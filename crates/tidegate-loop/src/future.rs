@@ -135,10 +135,16 @@ impl<T: 'static> Future<T> {
         true
     }
 
-    #[inline]
+    // Part of its caller, so that the value is written where it belongs instead of being handed over in memory, where the
+    // processor would wait for it.
+    #[inline(always)]
     fn settle(&self, how: Settled<T>) {
         let fresh = self.shared.settled.set(how).is_ok();
         debug_assert!(fresh, "a future is settled once");
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         let (first, others) = (self.shared.first.replace(0), self.shared.has_others());
         if current::with(|kernel| kernel.is_some_and(|kernel| kernel.watch.is_on())) {
             self.tell_observers();
@@ -334,30 +340,34 @@ enum InLine {
 impl<T: Clone> StdFuture for Awaiting<T> {
     type Output = Result<T, FutureError>;
 
-    #[inline]
+    // Part of its caller for the same reason as `settle`; what can be is in functions of their own.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(result) = this.future.result() {
-            let cancelled = matches!(result, Err(FutureError::Cancelled));
-            if cancel::awaited_came_back(this.future.shared.any(), cancelled) {
-                return Poll::Pending;
-            }
-            this.place = InLine::Nowhere;
-            return Poll::Ready(result);
+        if !this.future.is_done() {
+            this.wait(cx.waker());
+            return Poll::Pending;
         }
-        match waker::name_of(cx.waker()) {
-            Some(name) if this.may_be_first(name) => {
-                this.future.shared.first.set(name.bits());
-                this.place = InLine::First(name);
-            }
-            _ => this.stand_behind(cx.waker()),
+        if cancel::awaited_came_back(this.future.shared.any(), this.future.is_cancelled()) {
+            return Poll::Pending;
         }
-        cancel::wait_for_awaited(this.future.shared.any());
-        Poll::Pending
+        this.place = InLine::Nowhere;
+        Poll::Ready(this.future.result().expect("it is done"))
     }
 }
 
 impl<T> Awaiting<T> {
+    fn wait(&mut self, waker: &Waker) {
+        match waker::name_of(waker) {
+            Some(name) if self.may_be_first(name) => {
+                self.future.shared.first.set(name.bits());
+                self.place = InLine::First(name);
+            }
+            _ => self.stand_behind(waker),
+        }
+        cancel::wait_for_awaited(self.future.shared.any());
+    }
+
     /// The first place is the one it has, or nobody was there before.
     #[inline]
     fn may_be_first(&self, name: Name) -> bool {

@@ -36,7 +36,8 @@ pub const STEPS_BETWEEN_POLLS: u32 = 61;
 pub(crate) enum TimerJob {
     /// Wakes a task of a loop's.
     Task(Name),
-    Wake(Waker),
+    /// Boxed, because it is rare and would make every timer larger.
+    Wake(Box<Waker>),
     Call(Rc<Callback>),
     Expire(Rc<DeadlineCell>),
 }

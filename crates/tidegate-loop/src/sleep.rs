@@ -66,7 +66,7 @@ enum State {
 fn wake_job(waker: &Waker) -> TimerJob {
     match waker::name_of(waker) {
         Some(name) => TimerJob::Task(name),
-        None => TimerJob::Wake(waker.clone()),
+        None => TimerJob::Wake(Box::new(waker.clone())),
     }
 }
 

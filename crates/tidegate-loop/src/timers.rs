@@ -24,15 +24,19 @@ impl Entry {
     }
 }
 
-enum Slot<J> {
-    /// In the heap. `None`: cancelled, its job dropped already.
-    Armed(Option<J>),
-    /// Taken out of the heap because it is due, not yet run.
-    Due(J),
-    Free {
-        next: u32,
-    },
+struct Slot<J> {
+    /// How often it has been used.
+    generation: u32,
+    /// `ARMED`: in the heap. `DUE`: taken out of the heap, not yet run. Otherwise it is free: the next free one, or `NONE`.
+    link: u32,
+    /// Armed: `None` if it was cancelled. Due: there. Free: `None`. Moved in and out word by word, so keep it small.
+    job: Option<J>,
 }
+
+const NONE: u32 = u32::MAX;
+const ARMED: u32 = u32::MAX - 1;
+const DUE: u32 = u32::MAX - 2;
+const _: () = assert!(INDEX_MASK < DUE as u64);
 
 /// A timer's identity: its slot and how often the slot had been used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,14 +67,12 @@ pub(crate) struct Sequence(u64);
 
 pub(crate) struct Timers<J> {
     heap: Vec<Entry>,
-    slots: Vec<(u32, Slot<J>)>,
+    slots: Vec<Slot<J>>,
     free: u32,
     /// Cancelled entries that are still in the heap.
     cancelled: usize,
     next_sequence: u64,
 }
-
-const NONE: u32 = u32::MAX;
 
 impl<J> Timers<J> {
     pub(crate) fn new() -> Self {
@@ -96,74 +98,70 @@ impl<J> Timers<J> {
         Sequence(self.next_sequence)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm(&mut self, when: Nanos, job: J) -> TimerKey {
         let sequence = self.reserve();
         self.arm_as(when, sequence, job)
     }
 
-    #[inline]
-    pub(crate) fn arm_as(&mut self, when: Nanos, Sequence(sequence): Sequence, job: J) -> TimerKey {
-        let index = if self.free == NONE {
-            assert!(
-                self.slots.len() < INDEX_MASK as usize,
-                "268 million timers are armed; that is all there is room for"
-            );
-            self.slots.push((0, Slot::Armed(Some(job))));
-            (self.slots.len() - 1) as u32
-        } else {
-            let index = self.free;
-            let slot = &mut self.slots[index as usize];
-            let Slot::Free { next } = slot.1 else { unreachable!("the free list holds free slots") };
-            self.free = next;
-            slot.1 = Slot::Armed(Some(job));
-            index
-        };
+    // Part of its caller, so that the job is written where it belongs instead of being handed over in memory.
+    #[inline(always)]
+    pub(crate) fn arm_as(&mut self, when: Nanos, sequence: Sequence, job: J) -> TimerKey {
+        let index = if self.free == NONE { self.add_slot() } else { self.free };
+        let slot = &mut self.slots[index as usize];
+        self.free = slot.link;
+        slot.link = ARMED;
+        slot.job = Some(job);
+        let key = TimerKey { index, generation: slot.generation };
+        self.enter(when, sequence, index);
+        key
+    }
+
+    fn enter(&mut self, when: Nanos, Sequence(sequence): Sequence, index: u32) {
         self.heap.push(Entry { when, order: (sequence << INDEX_BITS) | u64::from(index) });
         self.sift_up(self.heap.len() - 1);
-        TimerKey { index, generation: self.slots[index as usize].0 }
+    }
+
+    /// A free slot that is not yet in the list of free ones.
+    #[cold]
+    fn add_slot(&mut self) -> u32 {
+        assert!(self.slots.len() < INDEX_MASK as usize, "268 million timers are armed; that is all there is room for");
+        self.slots.push(Slot { generation: 0, link: NONE, job: None });
+        (self.slots.len() - 1) as u32
     }
 
     /// Cancels; the job comes back for the caller to drop where it is safe to run foreign code. The heap entry stays
     /// until it surfaces or the heap is compacted. `None`: it has run or was cancelled before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<J> {
-        let (generation, slot) = self.slots.get_mut(key.index as usize)?;
-        if *generation != key.generation {
-            return None;
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
+        let job = slot.job.take()?;
+        match slot.link {
+            ARMED => self.cancelled += 1,
+            _ => self.release(key.index),
         }
-        match slot {
-            Slot::Armed(job) => {
-                let job = job.take()?;
-                self.cancelled += 1;
-                Some(job)
-            }
-            Slot::Due(_) => Some(self.take_slot(key.index)),
-            Slot::Free { .. } => None,
-        }
+        Some(job)
     }
 
     /// The job of a timer that has not run and was not cancelled.
     #[inline]
     pub(crate) fn job_mut(&mut self, key: TimerKey) -> Option<&mut J> {
-        match self.slots.get_mut(key.index as usize) {
-            Some((generation, Slot::Armed(Some(job)) | Slot::Due(job))) if *generation == key.generation => Some(job),
-            _ => None,
-        }
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
+        slot.job.as_mut()
     }
 
     /// The job of a timer that `pop_due` announced, unless it was cancelled since.
     #[inline]
     pub(crate) fn take_due(&mut self, key: TimerKey) -> Option<J> {
-        match self.slots.get(key.index as usize) {
-            // Compared as far as the ready queue keeps it.
-            Some((generation, Slot::Due(_)))
-                if TimerKey { generation: *generation, ..key }.bits() == TimerKey::bits(key) =>
-            {
-                Some(self.take_slot(key.index))
-            }
-            _ => None,
+        let slot = self.slots.get_mut(key.index as usize)?;
+        // Compared as far as the ready queue keeps it.
+        let is_it = TimerKey { generation: slot.generation, ..key }.bits() == key.bits();
+        if !is_it || slot.link != DUE {
+            return None;
         }
+        let job = slot.job.take();
+        self.release(key.index);
+        job
     }
 
     /// Tidies up as asyncio does before each poll: rebuilds the heap when there are more than a hundred entries and
@@ -177,7 +175,7 @@ impl<J> Timers<J> {
             self.compact();
         } else {
             while let Some(top) = self.heap.first().copied() {
-                if matches!(self.slots[top.index() as usize].1, Slot::Armed(Some(_))) {
+                if self.slots[top.index() as usize].job.is_some() {
                     break;
                 }
                 self.pop();
@@ -202,18 +200,14 @@ impl<J> Timers<J> {
                 return None;
             }
             self.pop();
-            let (generation, slot) = &mut self.slots[top.index() as usize];
-            let Slot::Armed(job) = slot else { unreachable!("what is in the heap is armed") };
-            match job.take() {
-                Some(job) => {
-                    *slot = Slot::Due(job);
-                    return Some((TimerKey { index: top.index(), generation: *generation }, top.when));
-                }
-                None => {
-                    self.cancelled -= 1;
-                    self.release(top.index());
-                }
+            let slot = &mut self.slots[top.index() as usize];
+            debug_assert_eq!(slot.link, ARMED, "what is in the heap is armed");
+            if slot.job.is_some() {
+                slot.link = DUE;
+                return Some((TimerKey { index: top.index(), generation: slot.generation }, top.when));
             }
+            self.cancelled -= 1;
+            self.release(top.index());
         }
     }
 
@@ -223,32 +217,16 @@ impl<J> Timers<J> {
         self.cancelled = 0;
         self.free = NONE;
         let slots = std::mem::take(&mut self.slots);
-        slots
-            .into_iter()
-            .filter_map(|(_, slot)| match slot {
-                Slot::Armed(job) => job,
-                Slot::Due(job) => Some(job),
-                Slot::Free { .. } => None,
-            })
-            .collect()
+        slots.into_iter().filter_map(|slot| slot.job).collect()
     }
 
-    fn take_slot(&mut self, index: u32) -> J {
-        let (generation, slot) = &mut self.slots[index as usize];
-        *generation = generation.wrapping_add(1);
-        match std::mem::replace(slot, Slot::Free { next: self.free }) {
-            Slot::Due(job) => {
-                self.free = index;
-                job
-            }
-            _ => unreachable!("only a due timer is taken"),
-        }
-    }
-
+    /// The slot's job is gone.
+    #[inline]
     fn release(&mut self, index: u32) {
-        let (generation, slot) = &mut self.slots[index as usize];
-        *generation = generation.wrapping_add(1);
-        *slot = Slot::Free { next: self.free };
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.job.is_none());
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.link = self.free;
         self.free = index;
     }
 
@@ -256,7 +234,7 @@ impl<J> Timers<J> {
     fn compact(&mut self) {
         let mut kept = std::mem::take(&mut self.heap);
         kept.retain(|entry| {
-            let alive = matches!(self.slots[entry.index() as usize].1, Slot::Armed(Some(_)));
+            let alive = self.slots[entry.index() as usize].job.is_some();
             if !alive {
                 self.release(entry.index());
             }
