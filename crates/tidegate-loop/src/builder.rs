@@ -4,6 +4,7 @@ use std::io;
 
 use crate::event_loop::EventLoop;
 use crate::kernel::{Kernel, Pace, Setup};
+use crate::selector::SelectorKind;
 
 /// How a loop is made.
 ///
@@ -19,11 +20,12 @@ pub struct Builder {
     strict: bool,
     debug: bool,
     seed: Option<u64>,
+    selector: Option<SelectorKind>,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { pace: Pace::Real, strict: false, debug: false, seed: None }
+        Builder { pace: Pace::Real, strict: false, debug: false, seed: None, selector: None }
     }
 
     /// Polls once a tick, exactly as asyncio does, instead of at least every
@@ -99,10 +101,23 @@ impl Builder {
         self
     }
 
+    /// How the loop waits for descriptors. Without this the environment variable `TIDEGATE_SELECTOR` decides (`select`,
+    /// `epoll-lt`, `epoll`, `io_uring` or `auto`), and without that it is [`SelectorKind::Auto`].
+    ///
+    /// ```
+    /// use tidegate_loop::{EventLoop, SelectorKind};
+    /// let event_loop = EventLoop::builder().selector(SelectorKind::EpollLevel).build().unwrap();
+    /// assert_eq!(event_loop.selector(), SelectorKind::EpollLevel);
+    /// ```
+    pub fn selector(mut self, kind: SelectorKind) -> Self {
+        self.selector = Some(kind);
+        self
+    }
+
     /// Makes the loop.
     ///
     /// # Errors
-    /// When the process has no descriptors left.
+    /// When the process has no descriptors left; when `TIDEGATE_SELECTOR` names no selector.
     ///
     /// ```
     /// # use tidegate_loop::EventLoop;
@@ -110,7 +125,8 @@ impl Builder {
     /// ```
     pub fn build(self) -> io::Result<EventLoop> {
         let debug = self.debug || std::env::var_os("TIDEGATE_DEBUG").is_some_and(|value| value == "1");
-        let kernel = Kernel::new(Setup { pace: self.pace, strict: self.strict, seed: self.seed, debug })?;
+        let selector = self.selector.map_or_else(SelectorKind::from_env, Ok)?;
+        let kernel = Kernel::new(Setup { pace: self.pace, strict: self.strict, seed: self.seed, debug, selector })?;
         Ok(EventLoop::of(kernel))
     }
 }

@@ -22,6 +22,7 @@ use crate::metrics::{Metrics, Now};
 use crate::observe::Observer;
 use crate::remote::RemoteHandle;
 use crate::report::Report;
+use crate::selector::SelectorKind;
 use crate::task::cell::AnyValue;
 use crate::task::{JoinError, JoinHandle, Task, TaskBuilder, spawn_on};
 
@@ -368,6 +369,17 @@ impl LoopHandle {
     /// ```
     pub fn seed(&self) -> Option<u64> {
         self.kernel.seed
+    }
+
+    /// How this loop waits for descriptors; never [`SelectorKind::Auto`].
+    ///
+    /// ```
+    /// use tidegate_loop::{EventLoop, SelectorKind};
+    /// let event_loop = EventLoop::builder().selector(SelectorKind::Auto).build().unwrap();
+    /// assert_eq!(event_loop.selector(), SelectorKind::Epoll);
+    /// ```
+    pub fn selector(&self) -> SelectorKind {
+        self.kernel.io.borrow().kind()
     }
 
     /// Ends the run after this tick: what is ready in it still runs. Before a run: the next one lasts one tick.

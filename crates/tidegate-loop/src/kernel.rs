@@ -16,12 +16,13 @@ use crate::context::Snapshot;
 use crate::current;
 use crate::error::{Interrupt, RunError};
 use crate::handle::Callback;
-use crate::io::{IoCallback, IoTable};
+use crate::io::{Due, IoCallback, IoTable};
 use crate::local::Local;
 use crate::metrics::Counters;
 use crate::name::Name;
 use crate::observe::{CallbackRef, Watch};
 use crate::ready::{Place, ReadyQueue, Turn};
+use crate::selector::SelectorKind;
 use crate::task::TaskTable;
 use crate::task::cell::{Header, Judge, TaskRef};
 use crate::timeout::DeadlineCell;
@@ -31,6 +32,10 @@ use crate::waker::{self, Message, Registration};
 /// Steps after which a loop that always has something ready looks at its timers and descriptors all the same.
 /// asyncio looks every tick; that costs a system call a switch when few tasks are ready.
 pub const STEPS_BETWEEN_POLLS: u32 = 61;
+
+/// Operations on descriptors a task may do in one step while they keep succeeding; then it is the others' turn, and the
+/// loop looks at its timers and at the other descriptors.
+pub(crate) const IO_BUDGET: u32 = 128;
 
 /// What a timer does when its turn has come.
 pub(crate) enum TimerJob {
@@ -87,6 +92,8 @@ pub(crate) struct Kernel {
     polled_at: Cell<Place>,
     /// None in strict mode.
     steps_between_polls: usize,
+    /// What is left of `IO_BUDGET` in the step that began there; another step has not spent anything yet.
+    io_left: Cell<(Place, u32)>,
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     pub(crate) owned: RefCell<crate::on_loop::Owned>,
@@ -99,12 +106,13 @@ pub(crate) struct Setup {
     pub(crate) strict: bool,
     pub(crate) seed: Option<u64>,
     pub(crate) debug: bool,
+    pub(crate) selector: SelectorKind,
 }
 
 impl Kernel {
     pub(crate) fn new(setup: Setup) -> std::io::Result<Rc<Kernel>> {
         let registration = Registration::new()?;
-        let io = IoTable::new(&registration.mailbox.bell)?;
+        let io = IoTable::new(setup.selector, &registration.mailbox.bell)?;
         let tasks = TaskTable::new(registration.id, registration.serial, registration.first_generation);
         let kernel = Rc::new_cyclic(|this| Kernel {
             clock: if setup.pace == Pace::Real { Clock::real() } else { Clock::simulated() },
@@ -126,6 +134,7 @@ impl Kernel {
             readings: Cell::new((0, 0)),
             polled_at: Cell::new(0),
             steps_between_polls: if setup.strict { 0 } else { STEPS_BETWEEN_POLLS as usize },
+            io_left: Cell::new((0, IO_BUDGET)),
             counters: Counters::default(),
             watch: Watch::new(setup.debug),
             owned: RefCell::default(),
@@ -363,12 +372,10 @@ impl Kernel {
     }
 
     fn poll_real(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>) -> usize {
-        let waits = timeout != Some(Duration::ZERO);
-        let mut io = self.io.borrow_mut();
-        if !waits {
+        if timeout == Some(Duration::ZERO) {
             let mut events = 0;
-            if self.strict || io.has_watchers() {
-                events = io.poll(timeout, |callback| self.ready.push_io(callback));
+            if self.strict || self.io.borrow().has_watchers() {
+                events = self.select(timeout);
                 self.counters.polled(0);
             }
             return events;
@@ -377,9 +384,7 @@ impl Kernel {
         loop {
             let before = self.clock.now();
             let sleeps = inbox.before_sleep();
-            let events = io.poll(if sleeps { timeout } else { Some(Duration::ZERO) }, |callback| {
-                self.ready.push_io(callback);
-            });
+            let events = self.select(if sleeps { timeout } else { Some(Duration::ZERO) });
             inbox.after_sleep();
             let now = self.clock.now();
             self.counters.polled(now - before);
@@ -393,14 +398,49 @@ impl Kernel {
         }
     }
 
+    /// Asks the selector; how much it found to be due.
+    fn select(&self, timeout: Option<Duration>) -> usize {
+        let mut due = self.io.borrow_mut().poll(timeout);
+        let events = due.len();
+        self.act_on(due.drain(..));
+        self.io.borrow_mut().give_back(due);
+        events
+    }
+
+    /// Queues what is due. The table of descriptors is not lent meanwhile: a waker may be foreign code.
+    pub(crate) fn act_on(&self, due: impl Iterator<Item = Due>) {
+        for due in due {
+            match due {
+                Due::Task(name) if name.loop_id() == self.registration.id => self.wake(name),
+                Due::Task(name) => waker::wake(name),
+                Due::Wake(waker) => waker.wake(),
+                Due::Call(callback) => self.ready.push_io(callback),
+            }
+        }
+    }
+
+    /// Counts one more operation on a descriptor. False: it is the others' turn.
+    #[inline]
+    pub(crate) fn io_allowed(&self) -> bool {
+        let step = self.ready.begin();
+        let (spent_in, left) = self.io_left.get();
+        let left = if spent_in == step { left } else { IO_BUDGET };
+        if left > 0 {
+            self.io_left.set((step, left - 1));
+            return true;
+        }
+        // Whoever comes next in this step starts anew, and the next tick looks at the clock and the selector.
+        self.io_left.set((step, IO_BUDGET));
+        self.polled_at.set(step.wrapping_sub(self.steps_between_polls));
+        false
+    }
+
     fn poll_virtual(&self, timeout: Option<Duration>, deadline: Option<Nanos>) -> Result<usize, RunError> {
         self.counters.polled(0);
         let mut events = 0;
-        let mut io = self.io.borrow_mut();
-        if io.has_watchers() {
-            events = io.poll(Some(Duration::ZERO), |callback| self.ready.push_io(callback));
+        if self.io.borrow().has_watchers() {
+            events = self.select(Some(Duration::ZERO));
         }
-        drop(io);
         if events > 0 || timeout == Some(Duration::ZERO) || self.registration.mailbox.inbox.is_posted() {
             return Ok(events);
         }
@@ -556,8 +596,8 @@ impl Kernel {
                 self.end_cancelled(&task);
             }
         }
-        let watchers = self.io.borrow_mut().clear();
-        drop(watchers);
+        let left = self.io.borrow_mut().clear();
+        drop(left);
         let owned = self.owned.take();
         drop(owned);
         self.watch.clear();

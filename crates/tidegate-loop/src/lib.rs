@@ -67,6 +67,7 @@ mod timers;
 mod waker;
 
 pub mod coroutine;
+pub mod net;
 pub mod trace;
 
 pub use std::time::{Duration, Instant};
@@ -92,6 +93,7 @@ pub use on_loop::{OnLoop, WrongLoop};
 pub use remote::RemoteHandle;
 pub use report::{Report, ReportKind};
 pub use runner::{Runner, run};
+pub use selector::{SelectorKind, UnknownSelector};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use task::{
     AsTask, CallbackId, Finished, JoinError, JoinHandle, Outcome, Panic, Task, TaskBuilder, TaskId, YieldNow, spawn,

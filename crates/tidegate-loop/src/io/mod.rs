@@ -1,0 +1,10 @@
+//! Descriptors on the loop. `table.rs` stands above the selector and knows what is registered; `callbacks.rs` is
+//! `add_reader` and `add_writer`; `source.rs` is what sockets and pipes are made of.
+
+mod callbacks;
+mod source;
+mod table;
+
+pub(crate) use callbacks::IoCallback;
+pub(crate) use source::{Direction, Source};
+pub(crate) use table::{Due, IoTable};
