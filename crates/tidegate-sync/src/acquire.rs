@@ -52,29 +52,40 @@ impl<S: Holder> Future for Acquire<S> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut turn = self.project().turn;
-        if turn.is_idle() {
-            let need = turn.as_mut().payload(|need| *need);
-            if turn.home().0.counter().try_take(need) {
-                return Poll::Ready(Ok(Permit::new(turn.finish().0, need)));
-            }
+        if !turn.is_idle() {
+            return resume(turn, cx);
         }
-        wait(turn, cx)
+        let need = turn.as_mut().payload(|need| *need);
+        if turn.home().0.counter().try_take(need) {
+            return Poll::Ready(Ok(Permit::new(turn.finish().0, need)));
+        }
+        join(turn, cx)
     }
 }
 
-/// Into the line, or out of it. Apart, so that the fast path is small enough to be inlined.
+type Polled<S> = Poll<Result<Permit<S>, AcquireError>>;
+
+/// Into the line. Apart, as the next one is, so that the fast path is small enough to be inlined.
 #[inline(never)]
-fn wait<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) -> Poll<Result<Permit<S>, AcquireError>> {
-    if turn.is_idle() {
-        match turn.as_mut().arrive(cx, |home, line, need| home.0.counter().admit(line, *need)) {
-            None => return Poll::Pending,
-            Some(decided) => decided?,
+fn join<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) -> Polled<S> {
+    match turn.as_mut().arrive(cx, |home, line, need| home.0.counter().admit(line, *need)) {
+        None => Poll::Pending,
+        Some(Err(refused)) => Poll::Ready(Err(refused)),
+        Some(Ok(())) => {
+            let need = turn.as_mut().payload(|need| *need);
+            Poll::Ready(Ok(Permit::new(turn.finish().0, need)))
         }
-    } else if ready!(turn.as_mut().poll_served(cx)) == Verdict::Refused {
+    }
+}
+
+/// Out of the line, if it is so far.
+#[inline(never)]
+fn resume<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) -> Polled<S> {
+    if ready!(turn.as_mut().poll_served(cx)) == Verdict::Refused {
         return Poll::Ready(Err(AcquireError::Closed));
     }
     let need = turn.as_mut().payload(|need| *need);
-    Poll::Ready(Ok(Permit::new(turn.finish().0, need)))
+    Poll::Ready(Ok(Permit::from_line(turn.finish().0, need)))
 }
 
 /// The semaphore's line as a place to wait.
@@ -99,7 +110,7 @@ unsafe impl<S: Holder> Home for InLine<S> {
     fn left(&self, need: &mut u32, left: Left) {
         match left {
             Left::InLine => self.0.counter().left_line(),
-            Left::Granted => self.0.counter().give_back(*need),
+            Left::Granted => self.0.counter().pass_on(*need),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! How permits are counted and handed out; the public face is [`Semaphore`](super::Semaphore).
 //!
-//! While nobody waits, taking and giving back are one compare-and-swap on the [`Word`]. The first
-//! waiter sets `QUEUED` in it, which sends everybody through the lock until the line is empty again:
-//! so nobody can slip past the line, and a permit given back cannot miss it.
+//! While nobody waits, taking is one compare-and-swap on the [`Word`] and giving back one addition. The first waiter sets
+//! `QUEUED` in it, which sends everybody through the lock until the line is empty again: so nobody can slip past the
+//! line, and a permit given back cannot miss it.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
 
 use super::error::{AcquireError, ReduceError, ReleaseError, TryAcquireError};
 use super::list::{List, Verdict};
@@ -135,6 +136,11 @@ impl Counter {
     pub(super) fn admit(&self, line: &mut Line, need: u32) -> Option<Result<(), AcquireError>> {
         loop {
             let word = self.word.load();
+            if word.is_queued() && !word.is_closed() && self.skip_ahead == 0 && 0 < need && need <= self.ceiling {
+                // No way past those in line.
+                line.blocked += 1;
+                return None;
+            }
             if word.is_closed() {
                 return Some(Err(AcquireError::Closed));
             }
@@ -169,25 +175,53 @@ impl Counter {
         self.line.try_peek(|line| line.waiting.len())
     }
 
-    /// Permits come back from whoever held them.
+    /// Permits come back from whoever took them on the fast path: there was no line then, so probably there is none now.
     #[inline]
     pub(super) fn give_back(&self, n: u32) {
-        let give = |word: Word| (!word.is_queued()).then(|| word.give(n));
-        if self.word.update(give).is_err() {
+        if self.word.give(n).is_queued() {
+            let _ = self.serve_rest();
+        }
+    }
+
+    /// Permits come back from whoever got them in line. Probably there still is one; and if the word does not count them
+    /// as held yet, because whoever handed them over is still at it, then it says `QUEUED`.
+    #[inline]
+    pub(super) fn pass_on(&self, n: u32) {
+        if self.word.load().is_queued() {
             self.give_to_line(n);
+        } else {
+            self.give_back(n);
         }
     }
 
     #[inline(never)]
     fn give_to_line(&self, n: u32) {
-        let _ = self.credit(|word| Some(word.give(n)));
+        if !self.line.hand_over(|line| self.successor(line, n)) {
+            let _ = self.credit(|word| Some(word.give(n)));
+        }
+    }
+
+    /// Hands `n` permits straight from one holder to the next, if nothing is free or owed and the first in line needs just
+    /// as many: then it is a mere change of hands, and the word stays as it is.
+    #[inline]
+    fn successor(&self, line: &mut Line, n: u32) -> Option<Waker> {
+        let word = self.word.load();
+        if word.free() != 0 || word.is_closed() || line.waiting.front(|need| *need) != Some(n) {
+            return None;
+        }
+        let next = line.waiting.grant_front();
+        line.granted += 1;
+        if line.waiting.is_empty() {
+            self.word.shift(word, word.queued(false));
+        }
+        next
     }
 
     /// Permits cease to exist in their holder's hands.
     pub(super) fn forget(&self, n: u32) {
         // Under the lock: a permit that was handed over by the line may be in its owner's hands a moment before the word
         // counts it as held.
-        let _ = self.line.with(|_line, _wakes| self.word.update(|word| Some(word.forget(n))));
+        let _ = self.line.quietly(|_line| self.word.update(|word| Some(word.forget(n))));
     }
 
     /// Somebody left the line, perhaps from the head of it.
@@ -223,8 +257,8 @@ impl Counter {
         Ok(receipt)
     }
 
-    /// Serves those whom one section could not, for want of room for their wakers.
-    #[cold]
+    /// Serves those whom one section could not, for want of room for their wakers, or whose permits came past the lock.
+    #[inline(never)]
     fn serve_rest(&self) -> Receipt {
         let mut receipt = Receipt { available: 0, woken: 0 };
         while_more(|| {
@@ -296,7 +330,7 @@ impl Counter {
     pub(super) fn reduce(&self, n: u32) -> Result<(), ReduceError> {
         // Under the lock: while there is a line, only its holder may change what is free.
         self.line
-            .with(|_line, _wakes| self.word.update(|word| word.shrink(n)))
+            .quietly(|_line| self.word.update(|word| word.shrink(n)))
             .map(drop)
             .map_err(|word| ReduceError { capacity: word.capacity() as usize })
     }
@@ -314,7 +348,7 @@ impl Counter {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.line.with(|line, _| {
+        self.line.quietly(|line| {
             let word = self.word.load();
             Stats {
                 current: word.held() as usize,

@@ -93,7 +93,7 @@ impl Event {
     /// assert!(!ready.is_set());
     /// ```
     pub fn clear(&self) {
-        self.crowd.with(|_, _| self.set.store(false, Release));
+        self.crowd.quietly(|_| self.set.store(false, Release));
     }
 
     /// Whether the flag is set.
@@ -150,7 +150,7 @@ impl Event {
     /// # });
     /// ```
     pub fn stats(&self) -> Stats {
-        self.crowd.with(|crowd, _| Stats {
+        self.crowd.quietly(|crowd| Stats {
             current: crowd.waiting.len(),
             peak: crowd.peak,
             total: crowd.released + self.passed.load(Relaxed),

@@ -168,6 +168,18 @@ impl<P> List<P> {
         }
     }
 
+    /// Takes the first out of the line, granted; its waker is to be woken outside the lock.
+    #[inline]
+    pub(super) fn grant_front(&mut self) -> Option<Waker> {
+        let head = self.head?;
+        // SAFETY: the head is in the list, so alive and ours until the store, as in `serve` (rule 3).
+        unsafe {
+            let waker = self.unlink(head);
+            head.as_ref().status.store(GRANTED, Release);
+            Some(waker)
+        }
+    }
+
     /// Whether the head may be overtaken by someone `places` behind it, if at most `limit` may
     /// ever be served before it.
     #[inline]

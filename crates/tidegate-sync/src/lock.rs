@@ -1,14 +1,15 @@
 //! The lock behind every primitive, and the wakers collected under it.
 //!
 //! A waker is foreign code: waking, cloning or dropping one may run anything, this crate included.
-//! [`Lock::with`] is the only way in, and it calls the collected wakers after it has let go.
+//! So a section hands out what it has collected, and it is woken after the lock has been let go.
 
 use std::mem::MaybeUninit;
 use std::task::Waker;
 
 use super::sync::Brief;
 
-/// State that is only touched inside [`Lock::with`].
+/// State that is only touched in a section: [`with`](Lock::with) wakers to wake, with [one](Lock::hand_over) at most, or
+/// with [none](Lock::quietly).
 pub(super) struct Lock<S>(Brief<S>);
 
 impl<S> Lock<S> {
@@ -22,6 +23,23 @@ impl<S> Lock<S> {
         // Dropped, and thereby woken, after the lock is let go, even when unwinding.
         let mut wakes = Wakes::new();
         self.0.with(|state| section(state, &mut wakes))
+    }
+
+    /// Runs `section` alone with the state, then, unlocked, wakes whom it returned. False if that was nobody.
+    #[inline]
+    pub(super) fn hand_over(&self, section: impl FnOnce(&mut S) -> Option<Waker>) -> bool {
+        let next = self.0.with(section);
+        let handed = next.is_some();
+        if let Some(waker) = next {
+            waker.wake();
+        }
+        handed
+    }
+
+    /// Runs `section` alone with the state.
+    #[inline]
+    pub(super) fn quietly<R>(&self, section: impl FnOnce(&mut S) -> R) -> R {
+        self.0.with(section)
     }
 
     /// For `Debug`, which must not wait: `None` while somebody is inside.
@@ -96,8 +114,11 @@ impl Wakes {
 impl Drop for Wakes {
     #[inline]
     fn drop(&mut self) {
-        if self.len > 0 {
-            self.wake_all();
+        match self.len {
+            0 => {}
+            // SAFETY: the first is initialised, and read this once.
+            1 => unsafe { self.wakers[0].assume_init_read() }.wake(),
+            _ => self.wake_all(),
         }
     }
 }

@@ -53,9 +53,35 @@ mod sealed {
 #[must_use = "dropping a Permit gives it back at once"]
 pub struct Permit<S: Holder> {
     semaphore: S,
-    /// No more than fit into 32 bits; but with padding beside it, moving a permit about would stall
-    /// on reading more than was just written.
-    count: usize,
+    held: Held,
+}
+
+/// How many permits, and how they were come by.
+///
+/// One word: with padding beside a smaller number, moving a permit about would stall on reading more than was just
+/// written.
+#[derive(Clone, Copy)]
+struct Held(usize);
+
+impl Held {
+    /// Some of them came through the line. That is where they most likely go, and the word may not yet count them as
+    /// held: they must not go past a line that is there.
+    const FROM_LINE: usize = 1;
+
+    #[inline]
+    fn new(count: usize, from_line: usize) -> Self {
+        Self(count << 1 | from_line)
+    }
+
+    #[inline]
+    fn count(self) -> usize {
+        self.0 >> 1
+    }
+
+    #[inline]
+    fn line_bit(self) -> usize {
+        self.0 & Self::FROM_LINE
+    }
 }
 
 /// A permit that keeps its semaphore alive.
@@ -75,7 +101,12 @@ pub type OwnedPermit = Permit<Arc<Semaphore>>;
 impl<S: Holder> Permit<S> {
     #[inline]
     pub(super) fn new(semaphore: S, count: u32) -> Self {
-        Self { semaphore, count: count as usize }
+        Self { semaphore, held: Held::new(count as usize, 0) }
+    }
+
+    #[inline]
+    pub(super) fn from_line(semaphore: S, count: u32) -> Self {
+        Self { semaphore, held: Held::new(count as usize, Held::FROM_LINE) }
     }
 
     /// How many permits this is.
@@ -86,7 +117,7 @@ impl<S: Holder> Permit<S> {
     /// # Ok::<(), tidegate_sync::TryAcquireError>(())
     /// ```
     pub fn count(&self) -> usize {
-        self.count
+        self.held.count()
     }
 
     /// The semaphore these permits belong to.
@@ -115,11 +146,9 @@ impl<S: Holder> Permit<S> {
     where
         S: Clone,
     {
-        if n > self.count {
-            return None;
-        }
-        let part = Self { semaphore: self.semaphore.clone(), count: n };
-        self.count -= n;
+        let rest = self.held.count().checked_sub(n)?;
+        let part = Self { semaphore: self.semaphore.clone(), held: Held::new(n, self.held.line_bit()) };
+        self.held = Held::new(rest, self.held.line_bit());
         Some(part)
     }
 
@@ -141,7 +170,8 @@ impl<S: Holder> Permit<S> {
         if !std::ptr::eq(self.semaphore(), other.semaphore()) {
             return Err(other);
         }
-        self.count += std::mem::take(&mut other.count);
+        let count = self.held.count() + other.take();
+        self.held = Held::new(count, self.held.line_bit() | other.held.line_bit());
         Ok(())
     }
 
@@ -155,21 +185,35 @@ impl<S: Holder> Permit<S> {
     /// # Ok::<(), tidegate_sync::TryAcquireError>(())
     /// ```
     pub fn forget(mut self) {
-        self.semaphore.counter().forget(std::mem::take(&mut self.count) as u32);
+        let count = self.take();
+        self.semaphore.counter().forget(count as u32);
+    }
+
+    /// Leaves none.
+    fn take(&mut self) -> usize {
+        let count = self.held.count();
+        self.held = Held::new(0, self.held.line_bit());
+        count
     }
 }
 
 impl<S: Holder> Drop for Permit<S> {
     #[inline]
     fn drop(&mut self) {
-        if self.count > 0 {
-            self.semaphore.counter().give_back(self.count as u32);
+        let count = self.held.count() as u32;
+        if count == 0 {
+            return;
+        }
+        if self.held.line_bit() == 0 {
+            self.semaphore.counter().give_back(count);
+        } else {
+            self.semaphore.counter().pass_on(count);
         }
     }
 }
 
 impl<S: Holder> fmt::Debug for Permit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("Permit").field("count", &self.held.count()).finish_non_exhaustive()
     }
 }

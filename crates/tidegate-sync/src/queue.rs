@@ -226,7 +226,7 @@ impl<T> Queue<T> {
     /// assert!(!Queue::<u8>::unbounded().is_closed());
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.store.with(|store, _| store.closed)
+        self.store.quietly(|store| store.closed)
     }
 
     /// Items inside, those promised to woken consumers included.
@@ -275,7 +275,7 @@ impl<T> Queue<T> {
     /// assert_eq!((stats.current, stats.peak, stats.total), (1, 2, 2));
     /// ```
     pub fn stats(&self) -> Stats {
-        self.store.with(|store, _| Stats {
+        self.store.quietly(|store| Stats {
             current: store.len(),
             peak: store.peak,
             total: store.total,

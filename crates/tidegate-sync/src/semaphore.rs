@@ -392,7 +392,7 @@ impl Semaphore {
     /// assert_eq!(Semaphore::new(0).waiters(), 0);
     /// ```
     pub fn waiters(&self) -> usize {
-        self.counter.line().with(|line, _| line.waiting().len())
+        self.counter.line().quietly(|line| line.waiting().len())
     }
 
     /// Lets nobody in any more: those in line and those who come later get

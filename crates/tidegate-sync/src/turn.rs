@@ -76,7 +76,7 @@ impl<H: Home> Turn<H> {
         let node = &self.node;
         // Cloned before the lock and, if it is not needed, dropped after it.
         let mut waker = Some(cx.waker().clone());
-        home.lock().with(|state, _wakes| {
+        home.lock().quietly(|state| {
             // SAFETY: an idle node belongs to its owner, whom we have borrowed.
             let decided = unsafe { node.payload(|payload| decide(home, state, payload)) };
             if decided.is_none()
@@ -108,7 +108,7 @@ impl<H: Home> Turn<H> {
         let node = &self.node;
         let mut fresh = None;
         loop {
-            let settled = self.home().lock().with(|_state, _wakes| {
+            let settled = self.home().lock().quietly(|_state| {
                 if let Status::Served(verdict) = node.status() {
                     return Some(Poll::Ready(verdict));
                 }
@@ -172,7 +172,7 @@ fn abandon<H: Home>(home: &H, node: &Node<H::Payload>) {
     let mut waker = None;
     let mut status = node.status();
     if status == Status::Waiting {
-        status = home.lock().with(|state, _wakes| {
+        status = home.lock().quietly(|state| {
             let status = node.status();
             if status == Status::Waiting {
                 // SAFETY: waiting means in the list of its home, whose lock we hold.

@@ -6,7 +6,8 @@
 //!  60..32  held     permits in somebody's hands
 //!  31..2   free     permits in nobody's hands, offset by MAX_PERMITS: negative means owed
 //!   1      CLOSED
-//!   0      QUEUED   somebody is in line, or it is closed: only the lock's holder may change `free`
+//!   0      QUEUED   somebody is in line, or it is closed: only the lock's holder may take from `free`,
+//!                   and whoever has added to it serves the line
 //! ```
 //!
 //! Always `-held <= free` and `free + held <= MAX_PERMITS`, so no field runs into its neighbour.
@@ -164,6 +165,16 @@ impl AtomicWord {
         }
         let by = to.0.wrapping_sub(from.0);
         Word(self.0.fetch_add(by, AcqRel).wrapping_add(by))
+    }
+
+    /// `n` from held to free, whatever is there; what was there comes back. One write that cannot fail, where reading
+    /// first and then comparing would fetch the word from another core twice.
+    ///
+    /// The word must have counted the `n` as held.
+    #[inline]
+    pub(super) fn give(&self, n: u32) -> Word {
+        let by = (u64::from(n) * FREE_ONE).wrapping_sub(u64::from(n) * HELD_ONE);
+        Word(self.0.fetch_add(by, AcqRel))
     }
 
     /// Applies `change` to whatever is there; `None` leaves it. Returns the word before and after.
