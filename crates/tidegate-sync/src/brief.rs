@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::sync::{AtomicBool, UnsafeCell, pause};
 
-/// State that one thread at a time reaches, briefly.
+/// State that one thread at a time reaches, briefly. The lock lies before the state, and so in its first cache line.
+#[repr(C)]
 pub struct Brief<S> {
     taken: AtomicBool,
     state: UnsafeCell<S>,

@@ -35,12 +35,13 @@ use super::sync::AtomicUsize;
 /// assert_eq!(queue.recv_all().await.unwrap(), ["second", "third"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
+#[repr(C, align(64))]
 pub struct Queue<T> {
-    /// `usize::MAX`: unbounded.
-    capacity: usize,
     /// The length as of the last change, for those who only want to look.
     len: AtomicUsize,
     store: Lock<Store<T>>,
+    /// `usize::MAX`: unbounded.
+    capacity: usize,
 }
 
 impl<T> Queue<T> {

@@ -28,10 +28,12 @@ impl<T: ?Sized> UnsafeCell<T> {
 }
 
 /// What to do in the `round`th while of waiting for a lock that is only ever held briefly.
+///
+/// Each look at the lock takes its cache line from whoever holds it and slows him down, so the looks become rarer.
 pub(crate) fn pause(round: u32) {
     match round {
-        0..64 => std::hint::spin_loop(),
-        64..128 => thread::yield_now(),
+        0..4 => (0..8 << round).for_each(|_| std::hint::spin_loop()),
+        4..64 => thread::yield_now(),
         // Yielding does not help a holder of lower priority; sleeping does.
         _ => thread::sleep(Duration::from_micros(50)),
     }
