@@ -2,6 +2,8 @@
 //!
 //! Every contestant has one producer that submits `count` tasks and holds at most `cap` of them at once; the batch ends
 //! when the last has. Reading order: the lines, the contestants, the asyncio script.
+//!
+//! `TIDEGATE_BENCH_LONG=1` adds a million tasks of 1 ms, which take minutes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,50 +26,80 @@ const ON_TOKIO: &str = "tidegate-pool on tokio";
 const MAP: &str = "tidegate, Pool::map";
 const ASYNCIO: &str = "asyncio, lock + event";
 
+/// Set, it adds the lines that take minutes: a million tasks of 1 ms in 5 slots are 200 seconds at best.
+const LONG: &str = "TIDEGATE_BENCH_LONG";
+
+const TASK: Duration = Duration::from_millis(1);
+
 pub(crate) fn lines() -> Vec<Line> {
-    let mut lines = Vec::new();
-    for (count, name) in [(10_000, "10k"), (1_000_000, "1M")] {
-        for cap in [5, 100] {
-            lines.push(of_nothing(count, name, cap));
-        }
+    let mut lines = vec![
+        of_nothing(10_000, "10k", 5),
+        of_nothing(10_000, "10k", 100),
+        of_nothing(1_000_000, "1M", 5),
+        of_nothing(1_000_000, "1M", 100).goal(Goal::Ratio { against: &[JOIN_SET], limit: 2.0, aim: 4.0 }),
+        // Two seconds a batch, four for the peers: long enough to need no second one.
+        of_a_millisecond(10_000, "10k", 5).rounds_max(1).goal(share_of_ideal(5, 0.85, 0.95)),
+        of_a_millisecond(10_000, "10k", 100).rounds_max(7).goal(share_of_ideal(100, 0.80, 0.95)),
+    ];
+    if std::env::var_os(LONG).is_some() {
+        lines.extend([5, 100].map(|cap| of_a_millisecond(1_000_000, "1M", cap).rounds_max(1)));
     }
-    lines.push(of_a_millisecond(10_000, "10k", 5).rounds_max(3).goal(share_of_ideal(5, 0.85, 0.95)));
-    lines.push(of_a_millisecond(10_000, "10k", 100).goal(share_of_ideal(100, 0.80, 0.95)));
-    lines.push(of_a_millisecond(1_000_000, "1M", 100).rounds_max(1));
     lines
 }
 
 fn of_nothing(count: u32, name: &str, cap: usize) -> Line {
-    let line = Line::new(format!("pool, {name} tasks of 0 ms, cap {cap}"), "ns")
-        .contestant(BASELINE, move || on_loop(TidegateLoop, count, cap, Duration::ZERO) * 1e9)
-        .contestant(LOCKED, move || on_loop(Locked, count, cap, Duration::ZERO) * 1e9)
-        .contestant(MAP, move || map_on_loop(count, cap) * 1e9)
-        .contestant(ON_TOKIO, move || on_tokio(count, cap, Duration::ZERO) * 1e9)
-        .contestant(JOIN_SET, move || join_set(count, cap, Duration::ZERO) * 1e9)
-        .contestant(BUFFER_UNORDERED, move || buffer_unordered(count, cap, Duration::ZERO) * 1e9)
-        .note("a task; buffer_unordered spawns none: its futures stop while their caller is busy");
-    match (count, cap) {
-        (10_000, _) => {
-            line.contestant_if(ASYNCIO, move || Ok(asyncio(count, cap, Duration::ZERO)? * 1e9)).rounds_max(11)
-        }
-        (_, 100) => line.goal(Goal::Ratio { against: &[JOIN_SET], limit: 2.0, aim: 4.0 }).rounds_max(7),
-        _ => line.rounds_max(7),
+    let line = Line::new(format!("pool, {name} tasks of 0 ms, cap {cap}"), "ns");
+    let line = line.note("a task; buffer_unordered spawns none: its futures stop while their caller is busy");
+    let line = with(line, BASELINE, 1e9, count, move |count| on_loop(TidegateLoop, count, cap, Duration::ZERO));
+    let line = with(line, ON_TOKIO, 1e9, count, move |count| on_tokio(count, cap, Duration::ZERO));
+    let line = with(line, JOIN_SET, 1e9, count, move |count| join_set(count, cap, Duration::ZERO));
+    let line = with(line, BUFFER_UNORDERED, 1e9, count, move |count| buffer_unordered(count, cap, Duration::ZERO));
+    if count > 10_000 {
+        return line.rounds_max(5);
     }
+    let line = with(line, LOCKED, 1e9, count, move |count| on_loop(Locked, count, cap, Duration::ZERO));
+    let line = with(line, MAP, 1e9, count, move |count| map_on_loop(count, cap));
+    with_asyncio(line, 1e9, count, cap, Duration::ZERO).rounds_max(21)
 }
 
 fn of_a_millisecond(count: u32, name: &str, cap: usize) -> Line {
-    const TASK: Duration = Duration::from_millis(1);
-    let ideal = 1e3 / cap as f64;
-    let line = Line::new(format!("pool, {name} tasks of 1 ms, cap {cap}"), "µs")
-        .contestant(BASELINE, move || on_loop(TidegateLoop, count, cap, TASK) * 1e6)
-        .contestant(JOIN_SET, move || join_set(count, cap, TASK) * 1e6)
-        .note(format!("wall time a task; ideal {ideal} µs"));
+    let line = Line::new(format!("pool, {name} tasks of 1 ms, cap {cap}"), "µs");
+    let line = line.note(format!("wall time a task; ideal {} µs", 1e3 / cap as f64));
+    let line = with(line, BASELINE, 1e6, count, move |count| on_loop(TidegateLoop, count, cap, TASK));
+    let line = with(line, JOIN_SET, 1e6, count, move |count| join_set(count, cap, TASK));
     if count > 10_000 {
         return line;
     }
-    line.contestant(BUFFER_UNORDERED, move || buffer_unordered(count, cap, TASK) * 1e6)
-        .contestant_if(ASYNCIO, move || Ok(asyncio(count, cap, TASK)? * 1e6))
-        .rounds_max(7)
+    let line = with(line, BUFFER_UNORDERED, 1e6, count, move |count| buffer_unordered(count, cap, TASK));
+    with_asyncio(line, 1e6, count, cap, TASK)
+}
+
+/// Adds a contestant whose `batch` of so many tasks gives the seconds a task. The first batch only warms up, so it is a
+/// tenth of the others; a batch that makes one wait is announced.
+fn with(line: Line, name: &'static str, scale: f64, count: u32, mut batch: impl FnMut(u32) -> f64 + 'static) -> Line {
+    let mut warm = false;
+    line.contestant(name, move || {
+        let count = if std::mem::replace(&mut warm, true) { count } else { count / 10 };
+        let begun = Instant::now();
+        let cost = batch(count) * scale;
+        if begun.elapsed() > Duration::from_secs(1) {
+            eprintln!("      {name}: {count} tasks in {:.1?}", begun.elapsed());
+        }
+        cost
+    })
+}
+
+/// For colour, so one batch must do, after one that finds out whether there is a Python at all.
+fn with_asyncio(line: Line, scale: f64, count: u32, cap: usize, task: Duration) -> Line {
+    let mut known = None;
+    let mut found = false;
+    line.contestant_if(ASYNCIO, move || {
+        if !std::mem::replace(&mut found, true) {
+            return asyncio(1, cap, task);
+        }
+        let measured = known.get_or_insert_with(|| asyncio(count, cap, task)).clone();
+        Ok(measured? * scale)
+    })
 }
 
 /// Shares of what `cap` slots could do with tasks of exactly 1 ms, as bounds on the time a task.
