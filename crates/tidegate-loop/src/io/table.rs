@@ -74,13 +74,12 @@ impl IoTable {
         let watched = self.watched.entry(raw).or_default();
         let before = watched.side(side).replace(callback);
         let interest = watched.interest();
-        let registered = if !known {
-            self.selector.register(fd, token, interest)
-        } else if before.is_none() {
-            self.selector.modify(fd, token, interest)
-        } else {
-            Ok(())
-        };
+        let mut registered = if known { self.selector.modify(fd, token, interest) } else { Ok(()) };
+        // Known here and not there: the descriptor was closed without a word, and this is its number's next owner.
+        let forgotten = registered.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if !known || forgotten {
+            registered = self.selector.register(fd, token, interest);
+        }
         if let Err(error) = registered {
             let watched = self.watched.get_mut(&raw).expect("entered above");
             *watched.side(side) = before;
