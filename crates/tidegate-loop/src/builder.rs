@@ -5,6 +5,7 @@ use std::io;
 use crate::event_loop::EventLoop;
 use crate::kernel::{Kernel, Pace, Setup};
 use crate::selector::SelectorKind;
+use crate::threads::{ThreadPool, ThreadPoolBuilder, Threads};
 
 /// How a loop is made.
 ///
@@ -21,11 +22,19 @@ pub struct Builder {
     debug: bool,
     seed: Option<u64>,
     selector: Option<SelectorKind>,
+    threads: Threads,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { pace: Pace::Real, strict: false, debug: false, seed: None, selector: None }
+        Builder {
+            pace: Pace::Real,
+            strict: false,
+            debug: false,
+            seed: None,
+            selector: None,
+            threads: Threads::Own(ThreadPool::builder()),
+        }
     }
 
     /// Polls once a tick, exactly as asyncio does, instead of at least every
@@ -114,6 +123,33 @@ impl Builder {
         self
     }
 
+    /// How the loop's own thread pool is to be made, should it be needed.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, ThreadPool};
+    /// let event_loop = EventLoop::builder().threads(ThreadPool::builder().threads_max(2)).build().unwrap();
+    /// assert_eq!(event_loop.thread_pool().threads_max(), 2);
+    /// ```
+    pub fn threads(mut self, threads: ThreadPoolBuilder) -> Self {
+        self.threads = Threads::Own(threads);
+        self
+    }
+
+    /// A thread pool to use instead of one of its own. It stays its owner's: nobody waits for it or shuts it down when
+    /// the loop goes.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, ThreadPool};
+    /// let pool = ThreadPool::new();
+    /// let event_loop = EventLoop::builder().thread_pool(pool.clone()).build().unwrap();
+    /// event_loop.run_until_complete(event_loop.run_in_executor(|| ())).unwrap().unwrap();
+    /// assert_eq!(pool.stats().total, 1);
+    /// ```
+    pub fn thread_pool(mut self, pool: ThreadPool) -> Self {
+        self.threads = Threads::Shared(pool);
+        self
+    }
+
     /// Makes the loop.
     ///
     /// # Errors
@@ -126,7 +162,8 @@ impl Builder {
     pub fn build(self) -> io::Result<EventLoop> {
         let debug = self.debug || std::env::var_os("TIDEGATE_DEBUG").is_some_and(|value| value == "1");
         let selector = self.selector.map_or_else(SelectorKind::from_env, Ok)?;
-        let kernel = Kernel::new(Setup { pace: self.pace, strict: self.strict, seed: self.seed, debug, selector })?;
+        let (pace, strict, seed, threads) = (self.pace, self.strict, self.seed, self.threads);
+        let kernel = Kernel::new(Setup { pace, strict, seed, debug, selector, threads })?;
         Ok(EventLoop::of(kernel))
     }
 }

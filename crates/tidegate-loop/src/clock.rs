@@ -67,6 +67,11 @@ impl Clock {
     }
 }
 
+/// The machine's time, for what happens outside of any loop.
+pub(crate) fn machine_now() -> Instant {
+    Instant::now()
+}
+
 /// A duration as nanoseconds; what does not fit (292 years) is as good as for ever.
 #[inline]
 pub(crate) fn nanos_of(duration: Duration) -> Nanos {

@@ -1,6 +1,7 @@
 //! Context variables: values that follow the flow of control, inherited by tasks, callbacks and done-callbacks when
 //! they are made. A context is an immutable map that is shared until somebody writes, so inheriting one costs a
-//! reference count.
+//! reference count. To another thread it travels as a copy: the values that can leave their thread are cloned, the
+//! others (`ContextVar::local`) stay behind.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,8 +14,19 @@ use crate::current;
 use crate::kernel::Kernel;
 
 /// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
-type Map = Option<Rc<Vec<(Key, Rc<dyn Any>)>>>;
-type Key = *const ();
+type Map = Option<Rc<Vec<Entry>>>;
+/// A variable's address, which is nobody else's.
+type Key = usize;
+/// How a value is copied for another thread.
+type Carry = fn(&dyn Any) -> Box<dyn Any + Send>;
+
+#[derive(Clone)]
+struct Entry {
+    key: Key,
+    /// `None`: the value cannot leave its thread.
+    carry: Option<Carry>,
+    value: Rc<dyn Any>,
+}
 
 /// A snapshot of the variables, as tasks and handles keep it.
 #[derive(Clone, Default)]
@@ -112,22 +124,63 @@ impl Snapshot {
         f()
     }
 
+    /// A copy for another thread. Runs the values' `Clone`, so no context may be out of its place meanwhile.
+    pub(crate) fn carried(&self) -> Carried {
+        let entries = self.0.iter().flat_map(|entries| entries.iter());
+        let carried = entries.filter_map(|entry| {
+            let carry = entry.carry?;
+            Some(CarriedEntry { key: entry.key, carry, value: carry(&*entry.value) })
+        });
+        Carried(carried.collect())
+    }
+
     fn get(&self, key: Key) -> Option<&Rc<dyn Any>> {
-        self.0.as_ref()?.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+        self.0.as_ref()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The value it had before.
-    fn put(&mut self, key: Key, value: Option<Rc<dyn Any>>) -> Option<Rc<dyn Any>> {
+    fn put(&mut self, key: Key, carry: Option<Carry>, value: Option<Rc<dyn Any>>) -> Option<Rc<dyn Any>> {
         let entries = Rc::make_mut(self.0.get_or_insert_default());
-        match (entries.iter().position(|(known, _)| *known == key), value) {
-            (Some(at), Some(value)) => Some(std::mem::replace(&mut entries[at].1, value)),
-            (Some(at), None) => Some(entries.remove(at).1),
+        match (entries.iter().position(|entry| entry.key == key), value) {
+            (Some(at), Some(value)) => Some(std::mem::replace(&mut entries[at].value, value)),
+            (Some(at), None) => Some(entries.remove(at).value),
             (None, Some(value)) => {
-                entries.push((key, value));
+                entries.push(Entry { key, carry, value });
                 None
             }
             (None, None) => None,
         }
+    }
+}
+
+/// A context on its way to another thread.
+pub(crate) struct Carried(Vec<CarriedEntry>);
+
+struct CarriedEntry {
+    key: Key,
+    carry: Carry,
+    value: Box<dyn Any + Send>,
+}
+
+impl Carried {
+    /// The running context's values that can leave this thread.
+    pub(crate) fn current() -> Carried {
+        Snapshot::current().carried()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Runs `f` in this context, on whichever thread: what it writes is gone afterwards.
+    pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        let entries = self.0.into_iter().map(|CarriedEntry { key, carry, value }| {
+            let value: Box<dyn Any> = value;
+            Entry { key, carry: Some(carry), value: Rc::from(value) }
+        });
+        let entries: Vec<Entry> = entries.collect();
+        let values = if entries.is_empty() { None } else { Some(Rc::new(entries)) };
+        Snapshot(values).run_detached(f)
     }
 }
 
@@ -144,6 +197,11 @@ impl Drop for Entered<'_> {
 }
 
 /// A variable whose value belongs to the running context rather than to the thread.
+///
+/// Tasks, callbacks and done-callbacks inherit it. So do jobs in other threads ([`to_thread`](crate::to_thread) and
+/// its kin): they get a clone of the value, made when the job is submitted, which is why the value must be `Send`. A
+/// variable whose values cannot leave their thread is made with [`local`](Self::local); jobs in other threads do not
+/// see it.
 ///
 /// ```
 /// use tidegate_loop::{ContextVar, run, spawn};
@@ -164,11 +222,18 @@ impl Drop for Entered<'_> {
 pub struct ContextVar<T: 'static> {
     name: &'static str,
     default: Option<fn() -> T>,
+    /// How its values travel to other threads; `None`: they do not.
+    carry: Option<Carry>,
     /// Makes the variable occupy an address of its own, which is its identity.
     _address: u8,
 }
 
-impl<T: Clone + 'static> ContextVar<T> {
+/// What `ContextVar<T>` keeps for values of a type that may travel.
+fn carry_clone<T: Clone + Send + 'static>(value: &dyn Any) -> Box<dyn Any + Send> {
+    Box::new(value.downcast_ref::<T>().expect("a variable has one type").clone())
+}
+
+impl<T: Clone + Send + 'static> ContextVar<T> {
     /// A variable without a default.
     ///
     /// ```
@@ -177,7 +242,7 @@ impl<T: Clone + 'static> ContextVar<T> {
     /// ```
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
-        ContextVar { name, default: None, _address: 0 }
+        ContextVar { name, default: None, carry: Some(carry_clone::<T>), _address: 0 }
     }
 
     /// A variable that reads as `default()` where it was not set.
@@ -188,7 +253,29 @@ impl<T: Clone + 'static> ContextVar<T> {
     /// ```
     #[must_use]
     pub const fn with_default(name: &'static str, default: fn() -> T) -> Self {
-        ContextVar { name, default: Some(default), _address: 0 }
+        ContextVar { name, default: Some(default), carry: Some(carry_clone::<T>), _address: 0 }
+    }
+}
+
+impl<T: Clone + 'static> ContextVar<T> {
+    /// A variable for values that stay on their thread, an `Rc` for example. Jobs in other threads find it unset.
+    ///
+    /// ```
+    /// use std::rc::Rc;
+    /// use tidegate_loop::{ContextVar, run, to_thread};
+    ///
+    /// static SESSION: ContextVar<Rc<str>> = ContextVar::local("session");
+    ///
+    /// run(async {
+    ///     SESSION.set("s1".into());
+    ///     assert_eq!(SESSION.get().as_deref(), Some("s1"));
+    ///     assert!(to_thread(|| SESSION.get().is_none()).await.unwrap());
+    /// })
+    /// .unwrap();
+    /// ```
+    #[must_use]
+    pub const fn local(name: &'static str) -> Self {
+        ContextVar { name, default: None, carry: None, _address: 0 }
     }
 
     /// The name it was given, for messages.
@@ -222,7 +309,7 @@ impl<T: Clone + 'static> ContextVar<T> {
     /// ```
     pub fn set(&'static self, value: T) -> Token<T> {
         let value = Rc::new(value);
-        let (before, owner) = with_running(|values, owner| (values.put(self.key(), Some(value)), owner));
+        let (before, owner) = with_running(|values, owner| (values.put(self.key(), self.carry, Some(value)), owner));
         Token { variable: self.key(), owner, before, _type: PhantomData }
     }
 
@@ -242,13 +329,13 @@ impl<T: Clone + 'static> ContextVar<T> {
             return Err(ResetError::OtherVariable);
         }
         let Token { owner: made_in, before, .. } = token;
-        let put = |values: &mut Snapshot, owner| (owner == made_in).then(|| values.put(self.key(), before));
+        let put = |values: &mut Snapshot, owner| (owner == made_in).then(|| values.put(self.key(), self.carry, before));
         // What was there is dropped here, when the values are back in their place.
         with_running(put).map(drop).ok_or(ResetError::OtherContext)
     }
 
     fn key(&'static self) -> Key {
-        std::ptr::from_ref(self).cast()
+        std::ptr::from_ref(self).addr()
     }
 
     fn read(&'static self, values: &Snapshot) -> Option<T> {

@@ -59,11 +59,16 @@ impl<M> Inbox<M> {
             }
             state.messages.push(message);
         }
+        Ok(self.nudge())
+    }
+
+    /// Makes the loop look around though there is no message. Only atomics: a signal handler may call it.
+    pub(crate) fn nudge(&self) -> Posted {
         // The store and the load below and those of `before_sleep` form a pair in which each side writes its own
         // flag and then reads the other's: in every order at least one of them sees the other.
         self.posted.store(true, Ordering::SeqCst);
         let ring = self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst);
-        Ok(if ring { Posted::Ring } else { Posted::Seen })
+        if ring { Posted::Ring } else { Posted::Seen }
     }
 
     /// One relaxed load: what the loop pays a tick while nobody posts.

@@ -2,12 +2,14 @@
 //! other threads only reach its inbox. Foreign code (futures, callbacks, wakers, destructors) is never called while
 //! one of the cells below is borrowed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use crate::ready::{Place, ReadyQueue, Turn};
 use crate::selector::SelectorKind;
 use crate::task::TaskTable;
 use crate::task::cell::{Header, Judge, TaskRef};
+use crate::threads::{Held, ThreadPool, ThreadPoolBuilder, Threads};
 use crate::timeout::DeadlineCell;
 use crate::timers::{TimerKey, Timers};
 use crate::waker::{self, Message, Registration};
@@ -97,6 +100,12 @@ pub(crate) struct Kernel {
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     pub(crate) owned: RefCell<crate::on_loop::Owned>,
+    pub(crate) threads: OnceCell<ThreadPool>,
+    /// How `threads` is made on first use; `None`: it was given, and belongs to others too.
+    pub(crate) threads_setup: Option<ThreadPoolBuilder>,
+    /// Virtual time only: the results to come from threads, which this loop hands out itself, in the order in which the
+    /// jobs were handed over.
+    pub(crate) held: RefCell<VecDeque<Arc<dyn Held>>>,
     this: Weak<Kernel>,
 }
 
@@ -107,6 +116,7 @@ pub(crate) struct Setup {
     pub(crate) seed: Option<u64>,
     pub(crate) debug: bool,
     pub(crate) selector: SelectorKind,
+    pub(crate) threads: Threads,
 }
 
 impl Kernel {
@@ -114,6 +124,10 @@ impl Kernel {
         let registration = Registration::new()?;
         let io = IoTable::new(setup.selector, &registration.mailbox.bell)?;
         let tasks = TaskTable::new(registration.id, registration.serial, registration.first_generation);
+        let (threads, threads_setup) = match setup.threads {
+            Threads::Own(builder) => (OnceCell::new(), Some(builder)),
+            Threads::Shared(pool) => (OnceCell::from(pool), None),
+        };
         let kernel = Rc::new_cyclic(|this| Kernel {
             clock: if setup.pace == Pace::Real { Clock::real() } else { Clock::simulated() },
             pace: setup.pace,
@@ -138,6 +152,9 @@ impl Kernel {
             counters: Counters::default(),
             watch: Watch::new(setup.debug),
             owned: RefCell::default(),
+            threads,
+            threads_setup,
+            held: RefCell::default(),
             registration,
             this: this.clone(),
         });
@@ -323,7 +340,8 @@ impl Kernel {
             self.stopping.set(true);
             self.run()?;
             let timer_due = self.timers.borrow().next_deadline().is_some_and(|when| when <= self.clock.now());
-            if self.ready.len() == 0 && !timer_due && !self.registration.mailbox.inbox.is_posted() {
+            let posted = self.registration.mailbox.inbox.is_posted() || self.is_held_settled();
+            if self.ready.len() == 0 && !timer_due && !posted {
                 return Ok(());
             }
         }
@@ -399,7 +417,7 @@ impl Kernel {
     }
 
     /// Asks the selector; how much it found to be due.
-    fn select(&self, timeout: Option<Duration>) -> usize {
+    pub(crate) fn select(&self, timeout: Option<Duration>) -> usize {
         let mut due = self.io.borrow_mut().poll(timeout);
         let events = due.len();
         self.act_on(due.drain(..));
@@ -441,7 +459,21 @@ impl Kernel {
         if self.io.borrow().has_watchers() {
             events = self.select(Some(Duration::ZERO));
         }
-        if events > 0 || timeout == Some(Duration::ZERO) || self.registration.mailbox.inbox.is_posted() {
+        // Here, not after the tick has been given up for it: a thread that only rang must not be seen to have done so.
+        if self.registration.mailbox.inbox.is_posted() {
+            self.read_inbox();
+        }
+        if events > 0 || self.ready.len() > 0 {
+            return Ok(events);
+        }
+        if timeout == Some(Duration::ZERO) {
+            if deadline.is_none_or(|when| when > self.clock.now()) {
+                self.release_held();
+            }
+            return Ok(events);
+        }
+        let events = self.await_held();
+        if events > 0 || self.ready.len() > 0 {
             return Ok(events);
         }
         match deadline {
@@ -600,6 +632,15 @@ impl Kernel {
         drop(left);
         let owned = self.owned.take();
         drop(owned);
+        let held = self.held.take();
+        for held in held {
+            held.release();
+        }
+        if self.threads_setup.is_some()
+            && let Some(threads) = self.threads.get()
+        {
+            threads.close();
+        }
         self.watch.clear();
     }
 }

@@ -63,6 +63,7 @@ mod sleep;
 mod step;
 mod sync;
 mod task;
+mod threads;
 mod timeout;
 mod timers;
 mod waker;
@@ -99,5 +100,8 @@ pub use sleep::{Sleep, sleep, sleep_until};
 pub use task::{
     AsTask, CallbackId, Finished, JoinError, JoinHandle, Outcome, Panic, Task, TaskBuilder, TaskId, YieldNow, spawn,
     spawn_fallible, yield_now,
+};
+pub use threads::{
+    JobError, RunningJob, StillRunning, ThreadJob, ThreadPool, ThreadPoolBuilder, ThreadStats, ToThread, to_thread,
 };
 pub use timeout::{Deadline, Elapsed, Timeout, timeout, timeout_at, wait_for};

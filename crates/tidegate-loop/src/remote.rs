@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
+use crate::context::Carried;
 use crate::error::LoopClosed;
 use crate::kernel::Kernel;
 use crate::waker::{Mailbox, Message};
@@ -31,8 +32,13 @@ impl RemoteHandle {
         RemoteHandle { mailbox: kernel.registration.mailbox, serial: kernel.registration.serial }
     }
 
+    /// Makes the loop look around, should it sleep.
+    pub(crate) fn nudge(&self) {
+        self.mailbox.nudge();
+    }
+
     /// Queues `callback` on the loop and wakes it up if it sleeps. Calls from one thread run in their order. The
-    /// callback runs in an empty context: contexts stay on their thread.
+    /// callback runs in a copy of the calling thread's context; see [`ContextVar`](crate::ContextVar) for what travels.
     ///
     /// # Errors
     /// [`LoopClosed`]; the callback is dropped here.
@@ -45,9 +51,10 @@ impl RemoteHandle {
     /// ```
     #[track_caller]
     pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
-        self.mailbox
-            .post(Some(self.serial), Message::Call(Box::new(callback), Location::caller()))
-            .map_err(|_refused| LoopClosed)
+        let context = Carried::current();
+        let callback: Box<dyn FnOnce() + Send> =
+            if context.is_empty() { Box::new(callback) } else { Box::new(move || context.run(callback)) };
+        self.mailbox.post(Some(self.serial), Message::Call(callback, Location::caller())).map_err(|_refused| LoopClosed)
     }
 }
 

@@ -17,6 +17,8 @@ pub enum ReportKind {
     UnseenError,
     /// Debug mode: a step took longer than the threshold.
     Slow,
+    /// A runner has closed its loop while a job still ran in a thread.
+    ThreadLeft,
 }
 
 /// An error that nobody else will see, for the loop's exception handler.
@@ -93,6 +95,9 @@ impl fmt::Display for Report {
                 write!(f, "a future's error was never fetched: {}", self.message)?;
             }
             (ReportKind::Slow, Some(name)) => write!(f, "{name} blocked the loop: {}", self.message)?,
+            (ReportKind::ThreadLeft, name) => {
+                write!(f, "the loop was closed while the job `{}` ran: {}", name.unwrap_or_default(), self.message)?;
+            }
             (ReportKind::Slow, None) => write!(f, "a callback blocked the loop: {}", self.message)?,
         }
         match self.location {

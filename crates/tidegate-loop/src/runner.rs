@@ -1,12 +1,14 @@
 //! Running a program: a loop, its main task, and an orderly end.
 
 use std::future::Future;
+use std::time::Duration;
 
 use crate::combine::gather_all;
 use crate::error::RunError;
 use crate::event_loop::EventLoop;
 use crate::report::{Report, ReportKind};
 use crate::task::{Outcome, Task};
+use crate::threads::StillRunning;
 
 /// Runs `future` on a new loop until it is done, then cancels what is left, lets it clean up, and closes the loop.
 ///
@@ -43,7 +45,11 @@ where
 #[derive(Debug)]
 pub struct Runner {
     event_loop: EventLoop,
+    thread_limit: Duration,
 }
+
+/// How long a runner waits for the jobs in its loop's threads, unless told otherwise.
+const THREAD_LIMIT: Duration = Duration::from_secs(30);
 
 impl Runner {
     /// A runner on that loop.
@@ -54,7 +60,39 @@ impl Runner {
     /// ```
     #[must_use]
     pub fn new(event_loop: EventLoop) -> Runner {
-        Runner { event_loop }
+        Runner { event_loop, thread_limit: THREAD_LIMIT }
+    }
+
+    /// How long to wait, when everything else has ended, for jobs that still run in the threads of the loop's own pool;
+    /// 30 s unless set. A pool that the loop was given is not waited for.
+    ///
+    /// ```
+    /// # use tidegate_loop::{Duration, EventLoop, Runner};
+    /// let runner = Runner::new(EventLoop::new().unwrap()).thread_limit(Duration::from_secs(5));
+    /// ```
+    #[must_use]
+    pub fn thread_limit(mut self, limit: Duration) -> Runner {
+        self.thread_limit = limit;
+        self
+    }
+
+    /// Ends in order, as dropping it does, and says whether jobs were left in threads, where dropping it reports them to
+    /// the loop's exception handler.
+    ///
+    /// # Errors
+    /// [`StillRunning`] names the jobs that did not end within the limit.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, Runner};
+    /// let runner = Runner::new(EventLoop::new().unwrap());
+    /// runner.run(async { tidegate_loop::to_thread(|| ()).await.unwrap() }).unwrap();
+    /// runner.close().unwrap();
+    /// ```
+    pub fn close(self) -> Result<(), StillRunning> {
+        self.end_tasks();
+        let ended = self.end_threads();
+        self.end_loop();
+        ended
     }
 
     /// Its loop.
@@ -87,7 +125,23 @@ impl Runner {
         self.event_loop.run_until_complete(future)
     }
 
-    fn shut_down(&self) {
+    /// The tasks are gone, and with them the jobs in line: what is left runs.
+    fn end_threads(&self) -> Result<(), StillRunning> {
+        let kernel = &self.event_loop.kernel;
+        let own = kernel.threads.get().filter(|_| kernel.threads_setup.is_some());
+        own.map_or(Ok(()), |threads| threads.shutdown(self.thread_limit))
+    }
+
+    fn end_loop(&self) {
+        // One more tick: results of threads that nobody awaits any more are dropped at home, while there is one.
+        if self.event_loop.kernel.threads.get().is_some() {
+            self.event_loop.stop();
+            let _ = self.event_loop.run_forever();
+        }
+        let _ = self.event_loop.close();
+    }
+
+    fn end_tasks(&self) {
         let left: Vec<Task> = self.event_loop.all_tasks();
         if !left.is_empty() {
             for task in &left {
@@ -118,12 +172,24 @@ impl Runner {
                 }
             }
         }
-        let _ = self.event_loop.close();
     }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        self.shut_down();
+        if self.event_loop.is_closed() {
+            return;
+        }
+        self.end_tasks();
+        for job in self.end_threads().err().into_iter().flat_map(|left| left.running) {
+            let report = Report {
+                kind: ReportKind::ThreadLeft,
+                message: format!("it has been running for {:?} in {}", job.running_for, job.thread),
+                name: Some((&*job.name).into()),
+                location: Some(job.location),
+            };
+            self.event_loop.kernel.watch.report(&report);
+        }
+        self.end_loop();
     }
 }

@@ -44,7 +44,14 @@ impl Mailbox {
         Ok(())
     }
 
-    pub(crate) fn ring(&self) {
+    /// Makes the loop look around, and rings if it sleeps. Atomics and at most one `write`: a signal handler may call it.
+    pub(crate) fn nudge(&self) {
+        if self.inbox.nudge() == Posted::Ring {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
         // The only way this fails is a counter at its limit, which has rung already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }

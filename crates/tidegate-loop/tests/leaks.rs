@@ -538,7 +538,7 @@ fn what_was_fetched_is_not_reported() {
 
 #[test]
 fn contexts_go_with_those_who_hold_them() {
-    static VAR: tidegate_loop::ContextVar<Alive> = tidegate_loop::ContextVar::new("var");
+    static VAR: tidegate_loop::ContextVar<Alive> = tidegate_loop::ContextVar::local("var");
     let alive = Alive::new();
     let event_loop = strict();
     Context::current().run(|| {

@@ -211,7 +211,7 @@ impl std::error::Error for JoinError {}
 /// })
 /// .unwrap();
 /// ```
-pub struct Panic(Box<dyn Any + Send>);
+pub struct Panic(pub(crate) Box<dyn Any + Send>);
 
 impl Panic {
     /// Goes on panicking, here.
