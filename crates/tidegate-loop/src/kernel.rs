@@ -122,7 +122,12 @@ pub(crate) struct Setup {
 impl Kernel {
     pub(crate) fn new(setup: Setup) -> std::io::Result<Rc<Kernel>> {
         let registration = Registration::new()?;
-        let io = IoTable::new(setup.selector, &registration.mailbox.bell)?;
+        // A ring is worth its while for many sockets in real time; a clock that jumps only ever looks.
+        let selector = match setup.selector {
+            SelectorKind::IoUring if setup.pace != Pace::Real => SelectorKind::Epoll,
+            other => other,
+        };
+        let io = IoTable::new(selector, &registration.mailbox.bell)?;
         let tasks = TaskTable::new(registration.id, registration.serial, registration.first_generation);
         let (threads, threads_setup) = match setup.threads {
             Threads::Own(builder) => (OnceCell::new(), Some(builder)),
@@ -313,6 +318,10 @@ impl Kernel {
             fn drop(&mut self) {
                 self.0.state.set(State::Idle);
                 self.0.stopping.set(false);
+                let ring = self.0.io.borrow().ring();
+                if let Some(ring) = ring {
+                    ring.leave();
+                }
                 if self.0.watch.is_on() {
                     self.0.watch.run_ends(self.0);
                 }
@@ -433,6 +442,7 @@ impl Kernel {
                 Due::Task(name) => waker::wake(name),
                 Due::Wake(waker) => waker.wake(),
                 Due::Call(callback) => self.ready.push_io(callback),
+                Due::Gone(socket) => drop(socket),
             }
         }
     }
@@ -630,6 +640,10 @@ impl Kernel {
         }
         let left = self.io.borrow_mut().clear();
         drop(left);
+        let ring = self.io.borrow().ring();
+        if let Some(ring) = ring {
+            ring.close();
+        }
         let owned = self.owned.take();
         drop(owned);
         let held = self.held.take();

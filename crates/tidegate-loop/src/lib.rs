@@ -66,6 +66,7 @@ mod task;
 mod threads;
 mod timeout;
 mod timers;
+mod uring;
 mod waker;
 
 pub mod coroutine;

@@ -15,6 +15,7 @@ use crate::kernel::{Kernel, State};
 use crate::name::Name;
 use crate::selector::{Ready, Token};
 use crate::task::cell::Waiting;
+use crate::uring::{self, Ring};
 use crate::waker::{name_of, waker_of};
 
 /// Which way the data goes.
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     /// The sides registered with the selector; none without a token.
     pub(super) interest: Cell<u8>,
     pub(super) token: Cell<Option<Token>>,
+    /// The ring does its reading and writing; the selector is not asked to watch it.
+    pub(super) completes: Cell<bool>,
     reader: Waiter,
     writer: Waiter,
     fd: OwnedFd,
@@ -128,6 +131,12 @@ impl Waiter {
     }
 }
 
+impl AsFd for Shared {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Shared {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -180,12 +189,21 @@ impl Source {
                 known: Cell::new(Ready::READ | Ready::WRITE),
                 interest: Cell::new(0),
                 token: Cell::new(None),
+                completes: Cell::new(false),
                 reader: Waiter::default(),
                 writer: Waiter::default(),
                 fd,
                 kernel,
             }),
         }
+    }
+
+    /// Gives the source to the loop's ring, if it has one, as what `make` makes of it. Everything that is asked for
+    /// afterwards must be asked of that.
+    pub(crate) fn complete_by<T>(&self, make: impl FnOnce(&Rc<Ring>, uring::Owner, Token) -> T) -> Option<T> {
+        let (ring, token) = self.shared.kernel.io.borrow_mut().adopt(&self.shared)?;
+        self.shared.known.set(Ready::READ | Ready::WRITE);
+        Some(make(&ring, self.shared.clone(), token))
     }
 
     #[inline]

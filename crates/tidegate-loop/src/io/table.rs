@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::callbacks::{IoCallback, Side, Watched};
 use super::source::Shared;
 use crate::name::Name;
-use crate::selector::{self, Interest, Readiness, Ready, Selector, SelectorKind, Token};
+use crate::selector::{self, Interest, Opened, Readiness, Ready, Selector, SelectorKind, Token};
+use crate::uring::{self, Ring};
 
 /// What became due because a descriptor is ready. Collected while the table is lent and acted on afterwards: wakers and
 /// observers are foreign code.
@@ -19,11 +20,15 @@ pub(crate) enum Due {
     Task(Name),
     Wake(Waker),
     Call(Rc<IoCallback>),
+    /// The kernel has let go of a socket that nobody else holds any more: it is closed.
+    Gone(uring::Owner),
 }
 
 pub(crate) struct IoTable {
     selector: Box<dyn Selector>,
     kind: SelectorKind,
+    /// Where streams and listeners complete, if the selector is one.
+    ring: Option<Rc<Ring>>,
     edge: bool,
     bell: &'static OwnedFd,
     watched: HashMap<RawFd, Watched>,
@@ -37,12 +42,13 @@ const BELL: Token = Token(1 << 62);
 
 impl IoTable {
     pub(crate) fn new(kind: SelectorKind, bell: &'static OwnedFd) -> io::Result<IoTable> {
-        let (mut selector, kind) = selector::open(kind)?;
+        let Opened { mut selector, kind, ring } = selector::open(kind)?;
         let edge = selector.is_edge_triggered();
         selector.register(bell.as_fd(), BELL, Interest { readable: true, writable: false, edge: true })?;
         Ok(IoTable {
             selector,
             kind,
+            ring,
             edge,
             bell,
             watched: HashMap::new(),
@@ -56,9 +62,13 @@ impl IoTable {
         self.kind
     }
 
+    pub(crate) fn ring(&self) -> Option<Rc<Ring>> {
+        self.ring.clone()
+    }
+
     #[inline]
     pub(crate) fn has_watchers(&self) -> bool {
-        self.sources.registered > 0 || !self.watched.is_empty()
+        self.sources.registered > 0 || !self.watched.is_empty() || self.ring.as_ref().is_some_and(|ring| ring.is_busy())
     }
 
     /// Watches `fd` on one side; a callback that was there before comes back, cancelled.
@@ -131,6 +141,16 @@ impl IoTable {
         Ok(())
     }
 
+    /// Gives a source to the ring, if there is one: from now on it is told by what completes there, and not polled.
+    pub(super) fn adopt(&mut self, source: &Rc<Shared>) -> Option<(Rc<Ring>, Token)> {
+        let ring = self.ring.clone()?;
+        self.disarm(source);
+        let token = self.sources.insert(source);
+        source.interest.set(Ready::READ | Ready::WRITE);
+        source.completes.set(true);
+        Some((ring, token))
+    }
+
     fn interest(&self, sides: u8) -> Interest {
         Interest { readable: sides & Ready::READ != 0, writable: sides & Ready::WRITE != 0, edge: self.edge }
     }
@@ -138,8 +158,10 @@ impl IoTable {
     /// Stops watching a source, before its descriptor is closed: a copy of it elsewhere must not go on telling.
     pub(super) fn disarm(&mut self, source: &Shared) -> Option<Rc<Shared>> {
         let token = source.token.get()?;
-        // Refused means that somebody closed the descriptor behind our back.
-        let _ = self.selector.deregister(source.fd());
+        if !source.completes.get() {
+            // Refused means that somebody closed the descriptor behind our back.
+            let _ = self.selector.deregister(source.fd());
+        }
         self.sources.remove(token)
     }
 
@@ -158,6 +180,9 @@ impl IoTable {
             }
         }
         self.ready = found;
+        if let Some(ring) = &self.ring {
+            self.due.extend(ring.take_gone().into_iter().map(Due::Gone));
+        }
         std::mem::take(&mut self.due)
     }
 

@@ -41,6 +41,7 @@
 //! turn is over, the loop looks at its timers and at the other descriptors, and the task goes on behind the others.
 
 mod address;
+mod completing;
 mod error;
 mod resolve;
 mod socket;

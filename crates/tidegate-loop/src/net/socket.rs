@@ -71,12 +71,15 @@ pub(super) fn send_vectored(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> rustix:
 }
 
 pub(super) fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
-    let how = match how {
+    Ok(rustix::net::shutdown(fd, side(how))?)
+}
+
+pub(super) fn side(how: Shutdown) -> rustix::net::Shutdown {
+    match how {
         Shutdown::Read => rustix::net::Shutdown::Read,
         Shutdown::Write => rustix::net::Shutdown::Write,
         Shutdown::Both => rustix::net::Shutdown::Both,
-    };
-    Ok(rustix::net::shutdown(fd, how)?)
+    }
 }
 
 /// Whether accept should be called again: the connection it would have given failed, the listener has not.

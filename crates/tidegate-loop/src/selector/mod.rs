@@ -7,7 +7,11 @@ mod select;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Once;
 use std::time::Duration;
+
+use crate::uring::Ring;
 
 pub use kind::{SelectorKind, UnknownSelector};
 
@@ -64,17 +68,31 @@ pub(crate) trait Selector {
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<Readiness>) -> io::Result<()>;
 }
 
-/// The selector of that kind, and which kind it is: where the one asked for cannot be had, the next best is.
-pub(crate) fn open(kind: SelectorKind) -> io::Result<(Box<dyn Selector>, SelectorKind)> {
-    Ok(match kind {
-        SelectorKind::Select => (Box::new(select::Select::new()), kind),
-        SelectorKind::EpollLevel => (Box::new(epoll::Epoll::new(false)?), kind),
-        SelectorKind::Epoll | SelectorKind::Auto => (Box::new(epoll::Epoll::new(true)?), SelectorKind::Epoll),
-        SelectorKind::IoUring => {
-            log::warn!("io_uring is not available in this build; the loop uses epoll instead");
-            (Box::new(epoll::Epoll::new(true)?), SelectorKind::Epoll)
-        }
-    })
+/// A selector, and which one it is: where the one asked for cannot be had, it is the next best.
+pub(crate) struct Opened {
+    pub(crate) selector: Box<dyn Selector>,
+    pub(crate) kind: SelectorKind,
+    /// The ring behind it, where there is one: streams and listeners use it directly.
+    pub(crate) ring: Option<Rc<Ring>>,
+}
+
+pub(crate) fn open(kind: SelectorKind) -> io::Result<Opened> {
+    let selector: Box<dyn Selector> = match kind {
+        SelectorKind::Select => Box::new(select::Select::new()),
+        SelectorKind::EpollLevel => Box::new(epoll::Epoll::new(false)?),
+        SelectorKind::Epoll => Box::new(epoll::Epoll::new(true)?),
+        SelectorKind::Auto => return open(SelectorKind::Epoll),
+        SelectorKind::IoUring => match Ring::open() {
+            Ok(ring) => return Ok(Opened { selector: Box::new(ring.clone()), kind, ring: Some(ring) }),
+            Err(reason) => {
+                // Once: it does not change, and a program may have a loop a thread.
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| log::warn!("the loop uses epoll instead of io_uring: {reason}"));
+                return open(SelectorKind::Epoll);
+            }
+        },
+    };
+    Ok(Opened { selector, kind, ring: None })
 }
 
 #[cfg(test)]

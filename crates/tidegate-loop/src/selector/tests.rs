@@ -11,8 +11,8 @@ const READ: Interest = Interest { readable: true, writable: false, edge: false }
 const WRITE: Interest = Interest { readable: false, writable: true, edge: false };
 
 fn every_kind(check: impl Fn(&mut dyn Selector)) {
-    for kind in [SelectorKind::Select, SelectorKind::EpollLevel, SelectorKind::Epoll] {
-        check(&mut *open(kind).unwrap().0);
+    for kind in [SelectorKind::Select, SelectorKind::EpollLevel, SelectorKind::Epoll, SelectorKind::IoUring] {
+        check(&mut *open(kind).unwrap().selector);
     }
 }
 

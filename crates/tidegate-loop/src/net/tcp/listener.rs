@@ -10,8 +10,8 @@ use std::task::{Context as PollContext, Poll};
 use rustix::net::{SocketType, sockopt};
 
 use super::stream::TcpStream;
-use crate::io::{Direction, Source};
 use crate::net::address::ToAddrs;
+use crate::net::completing::ListenerSource;
 use crate::net::error::AddressError;
 use crate::net::socket;
 
@@ -80,7 +80,7 @@ impl TcpOptions {
         let mut last = None;
         for address in addresses {
             match self.listen(&address) {
-                Ok(fd) => return Ok(TcpListener { source: Source::new(fd) }),
+                Ok(fd) => return Ok(TcpListener { source: ListenerSource::new(fd) }),
                 Err(error) => last = Some(AddressError::wrap("listen on", address, error)),
             }
         }
@@ -121,7 +121,7 @@ impl TcpOptions {
 /// .unwrap();
 /// ```
 pub struct TcpListener {
-    source: Source,
+    source: ListenerSource,
 }
 
 impl TcpListener {
@@ -171,7 +171,7 @@ impl TcpListener {
     /// ```
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(true)?;
-        Ok(TcpListener { source: Source::new(listener.into()) })
+        Ok(TcpListener { source: ListenerSource::new(listener.into()) })
     }
 
     /// The next connection. Connections come in batches: after one event they are accepted, call by call, until the
@@ -192,14 +192,7 @@ impl TcpListener {
 
     /// [`accept`](Self::accept) for those who write futures by hand.
     pub fn poll_accept(&self, cx: &mut PollContext<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let accepted = self.source.poll_io(cx, Direction::Read, |fd| {
-            loop {
-                match rustix::net::acceptfrom_with(fd, socket::FLAGS) {
-                    Err(error) if socket::is_transient(error) => {}
-                    other => return other,
-                }
-            }
-        });
+        let accepted = self.source.poll_accept(cx);
         accepted.map(|accepted| {
             let (fd, peer) = accepted?;
             Ok((TcpStream::of(fd), socket::internet(peer)?))

@@ -16,6 +16,7 @@ use rustix::net::{SocketType, sockopt};
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::io::{Direction, Source};
 use crate::net::address::ToAddrs;
+use crate::net::completing::StreamSource;
 use crate::net::error::AddressError;
 use crate::net::socket;
 
@@ -38,12 +39,12 @@ use crate::net::socket;
 /// .unwrap();
 /// ```
 pub struct TcpStream {
-    source: Source,
+    source: StreamSource,
 }
 
 impl TcpStream {
     pub(super) fn of(fd: OwnedFd) -> TcpStream {
-        TcpStream { source: Source::new(fd) }
+        TcpStream { source: StreamSource::new(fd) }
     }
 
     /// Connects. If the name has several addresses they are tried in turn.
@@ -83,16 +84,16 @@ impl TcpStream {
     /// Connects to one address.
     pub(crate) async fn connect_one(address: SocketAddr) -> io::Result<TcpStream> {
         let connected = async {
-            let stream = TcpStream::of(socket::new_socket(&address, SocketType::STREAM)?);
-            match rustix::net::connect(stream.as_fd(), &address) {
+            let source = Source::new(socket::new_socket(&address, SocketType::STREAM)?);
+            match rustix::net::connect(source.fd(), &address) {
                 // Interrupted it goes on in the background, as one in progress does.
                 Err(Errno::INPROGRESS | Errno::INTR) => {
-                    stream.source.clear_ready(Direction::Write);
-                    poll_fn(|cx| socket::poll_connected(&stream.source, cx)).await?;
+                    source.clear_ready(Direction::Write);
+                    poll_fn(|cx| socket::poll_connected(&source, cx)).await?;
                 }
                 other => other?,
             }
-            Ok(stream)
+            Ok(TcpStream { source: StreamSource::of(source) })
         };
         connected.await.map_err(|error| AddressError::wrap("connect to", address, error))
     }
@@ -187,8 +188,7 @@ impl TcpStream {
     /// # }).unwrap().unwrap();
     /// ```
     pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Never short for good: what was looked at is still there.
-        poll_fn(|cx| self.source.poll_io(cx, Direction::Read, |fd| socket::peek(fd, buffer))).await
+        poll_fn(|cx| self.source.poll_peek(cx, buffer)).await
     }
 
     /// Reads into several buffers, one after the other.
@@ -289,7 +289,7 @@ impl TcpStream {
     /// [`read`](Self::read) for those who write futures by hand.
     #[inline]
     pub fn poll_read(&self, cx: &mut PollContext<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.source.poll_bytes(cx, Direction::Read, buffer.len(), |fd| socket::recv(fd, buffer))
+        self.source.poll_read(cx, buffer)
     }
 
     /// [`read_vectored`](Self::read_vectored) for those who write futures by hand.
@@ -298,20 +298,18 @@ impl TcpStream {
         cx: &mut PollContext<'_>,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
-        let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
-        self.source.poll_bytes(cx, Direction::Read, wanted, |fd| socket::recv_vectored(fd, buffers))
+        self.source.poll_read_vectored(cx, buffers)
     }
 
     /// [`write`](Self::write) for those who write futures by hand.
     #[inline]
     pub fn poll_write(&self, cx: &mut PollContext<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.source.poll_bytes(cx, Direction::Write, data.len(), |fd| socket::send(fd, data))
+        self.source.poll_write(cx, data)
     }
 
     /// [`write_vectored`](Self::write_vectored) for those who write futures by hand.
     pub fn poll_write_vectored(&self, cx: &mut PollContext<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
-        self.source.poll_bytes(cx, Direction::Write, wanted, |fd| socket::send_vectored(fd, buffers))
+        self.source.poll_write_vectored(cx, buffers)
     }
 
     /// Waits until reading is worth a try. It may be told ready and still have nothing: then reading waits.
@@ -373,7 +371,7 @@ impl TcpStream {
     /// # }).unwrap().unwrap();
     /// ```
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        socket::shutdown(self.as_fd(), how)
+        self.source.shutdown(how)
     }
 
     /// Ends both sides and fails everything that is or will be waiting here, in whichever task. The descriptor itself is
