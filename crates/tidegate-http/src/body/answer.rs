@@ -1,0 +1,167 @@
+//! A response's body as it arrives: time-outs, decompression, and the connection it came on.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::gunzip::Gunzip;
+use crate::client::Lease;
+use crate::error::{Error, Wait, with_causes};
+use crate::limit::{Watchdog, now};
+
+/// Decompressed bytes come in pieces of this size, whatever the ratio.
+const PIECE_BYTES: usize = 32 * 1024;
+
+/// How long one may wait for a body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimits {
+    /// For anything to move.
+    pub(crate) read: Option<Duration>,
+    /// For the end, with the limit that led there.
+    pub(crate) total: Option<(Instant, Duration)>,
+}
+
+pub(crate) struct Answer {
+    incoming: Incoming,
+    host: Rc<str>,
+    /// Present until the end was seen: dropped it closes the connection, released it goes back to the pool.
+    lease: Option<Lease>,
+    limits: BodyLimits,
+    /// Since when the reader has been waiting for the next frame. A reader that takes its time is no silence.
+    waiting_since: Option<Instant>,
+    watchdog: Watchdog,
+    gunzip: Option<Box<Packed>>,
+    /// After an error nothing follows.
+    failed: bool,
+}
+
+struct Packed {
+    gunzip: Gunzip,
+    input: Bytes,
+    piece: Box<[u8]>,
+}
+
+impl Answer {
+    pub(crate) fn new(incoming: Incoming, lease: Lease, host: Rc<str>, limits: BodyLimits, gzip: bool) -> Answer {
+        let gunzip = gzip.then(|| {
+            let piece = vec![0; PIECE_BYTES].into_boxed_slice();
+            Box::new(Packed { gunzip: Gunzip::new(), input: Bytes::new(), piece })
+        });
+        let mut answer = Answer {
+            incoming,
+            host,
+            lease: Some(lease),
+            limits,
+            waiting_since: None,
+            watchdog: Watchdog::default(),
+            gunzip,
+            failed: false,
+        };
+        answer.release_at_end();
+        answer
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Nobody need ask for the end to give the connection back.
+    fn release_at_end(&mut self) {
+        if self.incoming.is_end_stream()
+            && let Some(lease) = self.lease.take()
+        {
+            self.watchdog.disarm();
+            lease.release();
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        self.failed = true;
+        self.lease = None;
+        self.watchdog.disarm();
+        Poll::Ready(Some(Err(error)))
+    }
+
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if self.failed {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(packed) = &mut self.gunzip {
+                match packed.gunzip.pull(&mut packed.input, &mut packed.piece) {
+                    Ok(0) => {}
+                    Ok(n) => return Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&packed.piece[..n]))))),
+                    Err(reason) => {
+                        let error = Error::Body { host: self.host.to_string(), reason: reason.to_owned() };
+                        return self.fail(error);
+                    }
+                }
+            }
+            match Pin::new(&mut self.incoming).poll_frame(cx) {
+                Poll::Pending => return self.wait(cx),
+                Poll::Ready(None) => return self.end(),
+                Poll::Ready(Some(Err(error))) => {
+                    let error = Error::Body { host: self.host.to_string(), reason: with_causes(&error) };
+                    return self.fail(error);
+                }
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.waiting_since = None;
+                    self.release_at_end();
+                    let Some(packed) = &mut self.gunzip else { return Poll::Ready(Some(Ok(frame))) };
+                    match frame.into_data() {
+                        Ok(data) => packed.input = data,
+                        Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Some(lease) = self.lease.take() {
+            lease.release();
+        }
+        self.watchdog.disarm();
+        match &self.gunzip {
+            Some(packed) if !packed.gunzip.may_end() => {
+                let reason = "its gzip data ends too early".to_owned();
+                self.fail(Error::Body { host: self.host.to_string(), reason })
+            }
+            _ => Poll::Ready(None),
+        }
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let since = *self.waiting_since.get_or_insert_with(now);
+        let silent = self.limits.read.map(|limit| {
+            let moved = self.lease.as_ref().map_or(since, Lease::last_move);
+            (since.max(moved) + limit, limit, Wait::Read)
+        });
+        let total = self.limits.total.map(|(deadline, limit)| (deadline, limit, Wait::Total));
+        let first = match (silent, total) {
+            (Some(silent), Some(total)) => Some(if total.0 <= silent.0 { total } else { silent }),
+            (silent, total) => silent.or(total),
+        };
+        let Some((deadline, after, which)) = first else { return Poll::Pending };
+        match self.watchdog.poll(cx, deadline) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => self.fail(Error::Timeout { host: self.host.to_string(), which, after }),
+        }
+    }
+
+    pub(crate) fn is_end_stream(&self) -> bool {
+        self.failed || (self.gunzip.is_none() && self.incoming.is_end_stream())
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self.gunzip {
+            Some(_) => SizeHint::new(),
+            None => self.incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One request, one response: admission, a connection, the bytes, and the one retry that is safe.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, COOKIE, HOST, HeaderName,
+    PROXY_AUTHORIZATION, RANGE, SET_COOKIE, USER_AGENT,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+
+use super::Inner;
+use super::builder::Timeouts;
+use super::connect::connect;
+use super::link::{Meter, Metered};
+use super::outgoing::Outgoing;
+use super::pool::{Key, Lease, Turn};
+use super::proxy::{Proxy, basic};
+use super::target::Target;
+use crate::body::{Answer, Body, BodyLimits};
+use crate::error::{Error, Wait, with_causes};
+use crate::limit::{Watchdog, now, until};
+
+/// Headers in which services take their keys.
+pub(super) const API_KEYS: [HeaderName; 4] = [
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("x-auth-token"),
+];
+
+/// Others whose values are not to be printed.
+const SECRET: [HeaderName; 4] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE];
+
+/// Sends `request` and waits for the response's head.
+pub(crate) async fn exchange(client: &Inner, mut request: Request<Body>) -> Result<Response<Body>, Error> {
+    let timeouts = request.extensions_mut().remove::<Timeouts>().unwrap_or(client.timeouts);
+    let target = Target::of(request.uri())?;
+    let host: Rc<str> = target.authority().into();
+    let proxy = client.proxies.choose(&target).map_err(|bad| Error::Proxy {
+        host: host.to_string(),
+        proxy: bad.proxy,
+        reason: bad.reason.to_owned(),
+    })?;
+    let gzip = prepare(client, &mut request, &target, proxy)?;
+    let limits = BodyLimits { read: timeouts.read, total: timeouts.total.map(|limit| (now() + limit, limit)) };
+    let key = Rc::new(Key { target, proxy: proxy.map(Proxy::shown) });
+
+    let attempt = Attempt { client, proxy, key: &key, host: &host, timeouts, limits };
+    let head_only = *request.method() == Method::HEAD;
+    let (lease, response) = match until(limits.total.map(|(deadline, _)| deadline), attempt.run(request)).await {
+        Some(done) => done?,
+        None => {
+            let after = timeouts.total.unwrap_or_default();
+            return Err(Error::Timeout { host: host.to_string(), which: Wait::Total, after });
+        }
+    };
+    Ok(finish(response, lease, host, limits, gzip && !head_only))
+}
+
+struct Attempt<'a> {
+    client: &'a Inner,
+    proxy: Option<&'a Proxy>,
+    key: &'a Rc<Key>,
+    host: &'a Rc<str>,
+    timeouts: Timeouts,
+    limits: BodyLimits,
+}
+
+impl Attempt<'_> {
+    async fn run(&self, mut request: Request<Body>) -> Result<(Lease, Response<Incoming>), Error> {
+        let mut turn = self.client.pool.admit(self.key).await;
+        loop {
+            let mut lease = match turn.idle() {
+                Ok(lease) => lease,
+                Err(turn) => self.connect(turn).await?,
+            };
+            match self.send(&mut lease, request).await {
+                Ok(response) => return Ok((lease, response)),
+                // Kept connections die unnoticed. Each is tried once, so this ends with a fresh one at the latest.
+                Err(Lost { again: Some(again), .. }) if lease.reused => {
+                    request = again;
+                    turn = lease.discard();
+                }
+                Err(Lost { error, .. }) => return Err(error),
+            }
+        }
+    }
+
+    async fn connect(&self, turn: Turn) -> Result<Lease, Error> {
+        let target = &self.key.target;
+        let deadline = self.timeouts.connect.map(|limit| now() + limit);
+        let making = connect(target, self.proxy, &self.client.trust);
+        let link = until(deadline, making).await.unwrap_or_else(|| {
+            let after = self.timeouts.connect.unwrap_or_default();
+            Err(Error::Timeout { host: self.host.to_string(), which: Wait::Connect, after })
+        })?;
+        let meter = Meter::new();
+        let (sender, driver) = http1::handshake(Metered::new(link, meter.clone()))
+            .await
+            .map_err(|error| Error::Protocol { host: self.host.to_string(), reason: with_causes(&error) })?;
+        Ok(turn.fresh(sender, meter, driver))
+    }
+
+    async fn send(&self, lease: &mut Lease, request: Request<Body>) -> Result<Response<Incoming>, Lost> {
+        let connection = lease.connection();
+        let meter = connection.meter.clone();
+        let before = meter.received();
+        let copy = if is_idempotent(request.method()) { copy_of(&request) } else { None };
+        let request = request.map(|body| Outgoing::new(body, meter.clone()));
+        let sent = connection.sender.try_send_request(request);
+        let Some(answered) = while_moving(&meter, self.limits.read, sent).await else {
+            let after = self.timeouts.read.unwrap_or_default();
+            let error = Error::Timeout { host: self.host.to_string(), which: Wait::Read, after };
+            return Err(Lost { error, again: None });
+        };
+        answered.map_err(|mut failed| {
+            // Handed back means that not a byte of it was sent.
+            let unsent = failed.take_message().map(|request| request.map(Outgoing::into_body));
+            let unanswered = meter.received() == before;
+            let again = unsent.or_else(|| copy.filter(|_| unanswered));
+            Lost { error: self.explain(&failed.into_error()), again }
+        })
+    }
+
+    fn explain(&self, error: &hyper::Error) -> Error {
+        let host = self.host.to_string();
+        let reason = with_causes(error);
+        // What a request's own stream said is worth more than that hyper was told.
+        let own = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Error>());
+        if let Some(Error::Body { reason, .. }) = own {
+            return Error::Body { host, reason: reason.clone() };
+        }
+        if error.is_parse() {
+            return Error::Protocol { host, reason: format!("its answer is not HTTP/1.1 ({reason})") };
+        }
+        if error.is_user() {
+            return Error::Protocol { host, reason: format!("the request cannot be sent ({reason})") };
+        }
+        Error::Closed { host, reason }
+    }
+}
+
+/// A request that got no response.
+struct Lost {
+    error: Error,
+    /// The request, if sending it again does no harm.
+    again: Option<Request<Body>>,
+}
+
+/// `future`'s output, or `None` when nothing has moved on the connection for `limit`.
+async fn while_moving<F: Future>(meter: &Meter, limit: Option<Duration>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut watchdog = Watchdog::default();
+    let start: Instant = now();
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let Some(limit) = limit else { return Poll::Pending };
+        watchdog.poll(cx, start.max(meter.last_move()) + limit).map(|()| None)
+    })
+    .await
+}
+
+/// RFC 9110, 9.2.2.
+fn is_idempotent(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::PUT | Method::DELETE | Method::OPTIONS | Method::TRACE)
+}
+
+pub(super) fn copy_of(request: &Request<Body>) -> Option<Request<Body>> {
+    let mut copy = Request::new(request.body().again()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    Some(copy)
+}
+
+/// Puts the request into the form that goes over the wire. True: gzip was asked for here, and is to be unpacked here.
+fn prepare(client: &Inner, request: &mut Request<Body>, target: &Target, proxy: Option<&Proxy>) -> Result<bool, Error> {
+    *request.version_mut() = Version::HTTP_11;
+    let user = request.uri().authority().and_then(|authority| authority.as_str().rsplit_once('@'));
+    let authorization = user.map(|(user, _)| basic(user)).transpose().map_err(|reason| Error::BadUrl {
+        url: super::target::without_user(request.uri()),
+        reason: reason.to_owned(),
+    })?;
+
+    let through = proxy.filter(|_| !target.tls);
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    // hyper sends `*` and paths as they stand, and the whole URL to a proxy that is to fetch it.
+    let form = match through {
+        Some(_) => format!("http://{}{path}", target.authority()),
+        None => path.to_owned(),
+    };
+    let uri = form.parse::<Uri>().map_err(|error| Error::BadUrl { url: form, reason: error.to_string() })?;
+    *request.uri_mut() = uri;
+
+    let headers = request.headers_mut();
+    if !headers.contains_key(HOST) {
+        let host = HeaderValue::from_str(&target.authority())
+            .map_err(|error| Error::BadUrl { url: target.authority(), reason: error.to_string() })?;
+        headers.insert(HOST, host);
+    }
+    headers.entry(USER_AGENT).or_insert_with(|| client.user_agent.clone());
+    headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+    if let Some(authorization) = authorization {
+        headers.entry(AUTHORIZATION).or_insert(authorization);
+    }
+    if let Some(authorization) = through.and_then(|proxy| proxy.authorization.clone()) {
+        headers.entry(PROXY_AUTHORIZATION).or_insert(authorization);
+    }
+    let gzip = client.gzip && !headers.contains_key(ACCEPT_ENCODING) && !headers.contains_key(RANGE);
+    if gzip {
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    hide_secrets(headers);
+    Ok(gzip)
+}
+
+fn hide_secrets(headers: &mut HeaderMap) {
+    for name in SECRET.iter().chain(&API_KEYS) {
+        if let http::header::Entry::Occupied(mut entry) = headers.entry(name) {
+            entry.iter_mut().for_each(|value| value.set_sensitive(true));
+        }
+    }
+}
+
+fn finish(
+    response: Response<Incoming>,
+    lease: Lease,
+    host: Rc<str>,
+    limits: BodyLimits,
+    unpack: bool,
+) -> Response<Body> {
+    let (mut head, incoming) = response.into_parts();
+    hide_secrets(&mut head.headers);
+    let packed = head.headers.get(CONTENT_ENCODING).is_some_and(|coding| {
+        coding.as_bytes().eq_ignore_ascii_case(b"gzip") || coding.as_bytes().eq_ignore_ascii_case(b"x-gzip")
+    });
+    let bare = head.status == StatusCode::NO_CONTENT || head.status == StatusCode::NOT_MODIFIED;
+    let gzip = unpack && packed && !bare;
+    if gzip {
+        // They spoke of what was on the wire.
+        head.headers.remove(CONTENT_ENCODING);
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    let answer = Answer::new(incoming, lease, host, limits, gzip);
+    Response::from_parts(head, Body::answer(answer))
+}

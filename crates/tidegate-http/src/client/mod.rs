@@ -1,0 +1,194 @@
+//! The client: what a request goes through on its way out and back.
+
+mod builder;
+mod connect;
+mod exchange;
+mod link;
+mod outgoing;
+mod pool;
+mod proxy;
+mod redirect;
+mod target;
+
+use std::fmt;
+use std::rc::Rc;
+
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response};
+use serde::Serialize;
+
+pub use builder::{ClientBuilder, Timeouts};
+pub use pool::ClientStats;
+pub(crate) use pool::Lease;
+pub use proxy::Proxies;
+
+use crate::body::Body;
+use crate::error::Error;
+use crate::tls::Trust;
+use pool::Pool;
+
+/// An HTTP/1.1 client that keeps its connections. Cheap to clone; the clones share connections and limits. It stays on its
+/// thread, like the loop.
+///
+/// What it does unasked: waits for its turn when a host has as many connections as it may; goes through the environment's
+/// [proxies](Proxies); asks for gzip and unpacks it; repeats a request that a kept connection lost before a byte of the
+/// answer came, if repeating is harmless (an idempotent method and a body in memory, or nothing was sent at all). What it
+/// leaves to the caller: any other retry, cookies, and redirections unless [asked](ClientBuilder::redirects) for.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tidegate_http::{Client, serve};
+/// use tidegate_loop::{net::TcpListener, run, spawn};
+///
+/// run(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+///     let url = format!("http://{}/", listener.local_addr().unwrap());
+///     let server = spawn(serve(listener, Router::new().route("/", get(|| async { "hello" }))).run());
+///
+///     let client = Client::new();
+///     let response = client.get(&url).await.unwrap();
+///     assert_eq!(response.status(), 200);
+///     assert_eq!(response.into_body().text().await.unwrap(), "hello");
+///     assert_eq!(client.stats().idle, 1);
+///     server.cancel();
+/// })
+/// .unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    pool: Rc<Pool>,
+    proxies: Proxies,
+    trust: Trust,
+    timeouts: Timeouts,
+    user_agent: HeaderValue,
+    gzip: bool,
+    redirects: usize,
+}
+
+impl Client {
+    /// A client with the defaults of [`ClientBuilder`].
+    ///
+    /// ```
+    /// let client = tidegate_http::Client::new();
+    /// ```
+    #[must_use]
+    pub fn new() -> Client {
+        Client::builder().build().expect("the defaults name no file that could be missing")
+    }
+
+    /// A client made to measure.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate_http::{Client, Timeouts};
+    ///
+    /// let client = Client::builder()
+    ///     .connections_per_host(8)
+    ///     .timeouts(Timeouts { total: Some(Duration::from_secs(30)), ..Timeouts::default() })
+    ///     .build()
+    ///     .unwrap();
+    /// ```
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
+
+    /// Sends a request; done when the response's head is there. Its body comes as it is read.
+    ///
+    /// [`Timeouts`] among the request's extensions replace the client's. A `Host` header is added if there is none. Headers
+    /// that carry secrets (`Authorization`, `Cookie`, `x-api-key` and their like) are marked sensitive, so that their
+    /// values are not printed with the request.
+    ///
+    /// # Errors
+    /// See [`Error`]. A status such as 404 or 500 is a response, not an error.
+    ///
+    /// # Cancel safety
+    /// Dropped, the request is given up: its connection is closed, its place in line passed on. Whether the server has
+    /// seen it is unknown.
+    ///
+    /// ```no_run
+    /// # tidegate_loop::run(async {
+    /// use http::Request;
+    /// use tidegate_http::Client;
+    ///
+    /// let request = Request::put("https://files.example/notes").header("x-api-key", "secret").body("text").unwrap();
+    /// let response = Client::new().request(request).await.unwrap();
+    /// # }).unwrap();
+    /// ```
+    pub async fn request<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
+        redirect::follow(&self.inner, request.map(Into::into)).await
+    }
+
+    /// Gets a URL.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    ///
+    /// # Cancel safety
+    /// As [`request`](Self::request).
+    ///
+    /// ```no_run
+    /// # tidegate_loop::run(async {
+    /// let page = tidegate_http::Client::new().get("https://example.com/").await.unwrap();
+    /// println!("{}", page.into_body().text().await.unwrap());
+    /// # }).unwrap();
+    /// ```
+    pub async fn get(&self, url: &str) -> Result<Response<Body>, Error> {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = target::parse(url)?;
+        self.request(request).await
+    }
+
+    /// Posts `value` as JSON.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request); [`Error::Protocol`] when `value` cannot be written as JSON.
+    ///
+    /// # Cancel safety
+    /// As [`request`](Self::request).
+    ///
+    /// ```no_run
+    /// # tidegate_loop::run(async {
+    /// let question = std::collections::BTreeMap::from([("prompt", "hello")]);
+    /// let response = tidegate_http::Client::new().post_json("http://localhost:8080/v1", &question).await.unwrap();
+    /// let answer: std::collections::BTreeMap<String, String> = response.into_body().json().await.unwrap();
+    /// # }).unwrap();
+    /// ```
+    pub async fn post_json<T: Serialize + ?Sized>(&self, url: &str, value: &T) -> Result<Response<Body>, Error> {
+        let uri = target::parse(url)?;
+        let host = target::Target::of(&uri)?.authority();
+        let json = serde_json::to_vec(value)
+            .map_err(|error| Error::Protocol { host, reason: format!("cannot be written as JSON: {error}") })?;
+        let mut request = Request::new(Body::from(json));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri;
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(CONTENT_TYPE, json.clone());
+        request.headers_mut().insert(ACCEPT, json);
+        self.request(request).await
+    }
+
+    /// The connections, now.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_http::Client::new().stats().open, 0);
+    /// ```
+    pub fn stats(&self) -> ClientStats {
+        self.inner.pool.stats()
+    }
+}
+
+impl Default for Client {
+    fn default() -> Client {
+        Client::new()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("proxies", &self.inner.proxies).field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,259 @@
+//! What can go wrong with a request, by what the caller can do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::tls::TlsFault;
+
+/// Why a request has no response, or a body no end. Every message names the host and never what must not be logged: no
+/// user name or password of a URL, no header's value.
+///
+/// ```
+/// use tidegate_http::{Client, Error};
+///
+/// tidegate_loop::run(async {
+///     let error = Client::new().get("ftp://files.example/").await.unwrap_err();
+///     assert!(matches!(error, Error::BadUrl { .. }));
+///     assert_eq!(error.to_string(), "ftp://files.example/ cannot be requested: the scheme must be http or https");
+/// })
+/// .unwrap();
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Correct the URL.
+    #[non_exhaustive]
+    BadUrl {
+        /// The URL, without user name and password.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No address is known for the name: it is misspelt, or the name server is out of reach.
+    #[non_exhaustive]
+    Resolve {
+        /// The name that was looked up.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Nobody answers at the address: nothing was sent, any request may be tried again.
+    #[non_exhaustive]
+    Connect {
+        /// Host and port that were tried, the proxy's where there is one.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A limit of [`Timeouts`](crate::Timeouts) ran out.
+    #[non_exhaustive]
+    Timeout {
+        /// Whom the request was for.
+        host: String,
+        /// Which of the limits.
+        which: Wait,
+        /// The limit.
+        after: Duration,
+    },
+    /// The peer's certificate or its TLS cannot be trusted.
+    #[non_exhaustive]
+    Tls {
+        /// Whom the certificate should have been for.
+        host: String,
+        /// What is wrong.
+        fault: TlsFault,
+    },
+    /// The proxy refused, or what the environment says of it cannot be used.
+    #[non_exhaustive]
+    Proxy {
+        /// Whom the request was for.
+        host: String,
+        /// The proxy, without user name and password.
+        proxy: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The peer closed the connection before it had answered. The request may have been carried out.
+    #[non_exhaustive]
+    Closed {
+        /// Whom the request was for.
+        host: String,
+        /// How the connection ended.
+        reason: String,
+    },
+    /// The peer does not speak HTTP as it should, or the request cannot be put on the wire.
+    #[non_exhaustive]
+    Protocol {
+        /// Whom the request was for.
+        host: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A body broke off: the connection was lost, its compression is damaged, or its source failed.
+    #[non_exhaustive]
+    Body {
+        /// Whom the request was for.
+        host: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A body is larger than its reader allows; see [`Body::bytes_up_to`](crate::Body::bytes_up_to).
+    #[non_exhaustive]
+    TooLarge {
+        /// Whom the request was for.
+        host: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A body is not the JSON that was expected.
+    #[non_exhaustive]
+    Json {
+        /// Whom the request was for.
+        host: String,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A redirection cannot be followed; only when [`redirects`](crate::ClientBuilder::redirects) are on.
+    #[non_exhaustive]
+    Redirect {
+        /// Who redirected.
+        host: String,
+        /// Why it was not followed.
+        reason: String,
+    },
+    /// The client cannot be set up as it was told: a certificate file is missing or empty.
+    #[non_exhaustive]
+    Setup {
+        /// What cannot be used.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Which limit ran out.
+///
+/// ```
+/// assert_eq!(tidegate_http::Wait::Read.to_string(), "read");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// For a connection: looking up the name, connecting, the proxy, TLS.
+    Connect,
+    /// For anything to move on the connection.
+    Read,
+    /// For the whole, from the call to the end of the body.
+    Total,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wait::Connect => "connect",
+            Wait::Read => "read",
+            Wait::Total => "total",
+        })
+    }
+}
+
+impl Error {
+    /// The host it is about, if it came as far as a host.
+    ///
+    /// ```
+    /// # tidegate_loop::run(async {
+    /// let error = tidegate_http::Client::new().get("/relative").await.unwrap_err();
+    /// assert_eq!(error.host(), None);
+    /// # }).unwrap();
+    /// ```
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Error::BadUrl { .. } | Error::Setup { .. } => None,
+            Error::Connect { address: host, .. }
+            | Error::Resolve { host, .. }
+            | Error::Timeout { host, .. }
+            | Error::Tls { host, .. }
+            | Error::Proxy { host, .. }
+            | Error::Closed { host, .. }
+            | Error::Protocol { host, .. }
+            | Error::Body { host, .. }
+            | Error::TooLarge { host, .. }
+            | Error::Json { host, .. }
+            | Error::Redirect { host, .. } => Some(host),
+        }
+    }
+
+    /// Whether nothing of the request can have reached the server, so that repeating it repeats nothing.
+    ///
+    /// ```
+    /// # tidegate_loop::run(async {
+    /// let error = tidegate_http::Client::new().get("/relative").await.unwrap_err();
+    /// assert!(error.is_before_sending());
+    /// # }).unwrap();
+    /// ```
+    pub fn is_before_sending(&self) -> bool {
+        matches!(
+            self,
+            Error::BadUrl { .. }
+                | Error::Setup { .. }
+                | Error::Resolve { .. }
+                | Error::Connect { .. }
+                | Error::Tls { .. }
+                | Error::Timeout { which: Wait::Connect, .. }
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::BadUrl { url, reason } => write!(f, "{url} cannot be requested: {reason}"),
+            Error::Resolve { host, source } => write!(f, "no address found for {host}: {source}"),
+            Error::Connect { address, source } => write!(f, "cannot connect to {address}: {source}"),
+            Error::Timeout { host, which, after } => match which {
+                Wait::Connect => write!(f, "{host}: no connection within {after:?} (connect time-out)"),
+                Wait::Read => write!(f, "{host}: nothing moved for {after:?} (read time-out)"),
+                Wait::Total => write!(f, "{host}: not done within {after:?} (total time-out)"),
+            },
+            Error::Tls { host, fault } => write!(f, "{host} cannot be trusted: {fault}"),
+            Error::Proxy { host, proxy, reason } => write!(f, "{host} by way of the proxy {proxy}: {reason}"),
+            Error::Closed { host, reason } => {
+                write!(f, "{host} closed the connection before it had answered: {reason}")
+            }
+            Error::Protocol { host, reason } => write!(f, "{host}: {reason}"),
+            Error::Body { host, reason } => write!(f, "{host}: the body broke off: {reason}"),
+            Error::TooLarge { host, limit } => {
+                write!(f, "{host}: the body is larger than {limit} bytes; raise the limit or read it as a stream")
+            }
+            Error::Json { host, reason } => write!(f, "{host}: the body is not the JSON expected: {reason}"),
+            Error::Redirect { host, reason } => write!(f, "{host}: redirection not followed: {reason}"),
+            Error::Setup { what, reason } => write!(f, "{what} cannot be used: {reason}"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::Resolve { source, .. } | Error::Connect { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// An error with its causes, which hyper keeps apart.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,107 @@
+//! Waiting no longer than until an instant.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tidegate_loop::{LoopHandle, Sleep, sleep_until};
+
+/// The loop's time; outside of a loop the machine's, so that what is dropped there does not panic.
+pub(crate) fn now() -> Instant {
+    LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+}
+
+/// A deadline that moves often and is seldom reached: moving it later costs nothing, the timer in place is looked at when
+/// it fires.
+#[derive(Default)]
+pub(crate) struct Watchdog {
+    armed: Option<(Instant, Sleep)>,
+}
+
+impl Watchdog {
+    /// Ready once `deadline` has passed; otherwise the task is woken when it does, or before.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        loop {
+            // Later than wanted would be a time-out late; earlier only a look too many.
+            if self.armed.as_ref().is_none_or(|(at, _)| *at > deadline) {
+                if now() >= deadline {
+                    return Poll::Ready(());
+                }
+                self.armed = Some((deadline, sleep_until(deadline)));
+            }
+            let Some((at, sleep)) = &mut self.armed else { unreachable!("armed above") };
+            let reached = *at;
+            if Pin::new(sleep).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.armed = None;
+            if reached >= deadline {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.armed = None;
+    }
+}
+
+/// `future`'s output, or `None` when `deadline` passes first. Unlike the loop's time-out no cancellation is involved, so it
+/// works around futures that the loop does not know.
+pub(crate) async fn until<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut watchdog = Watchdog::default();
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        match deadline {
+            Some(deadline) => watchdog.poll(cx, deadline).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_loop::{EventLoop, sleep};
+
+    use super::*;
+
+    #[test]
+    fn deadline_moved_later_while_armed_is_kept_to_the_instant() {
+        EventLoop::simulated(1)
+            .run_until_complete(async {
+                let start = now();
+                let mut watchdog = Watchdog::default();
+                let mut looks = 0;
+                std::future::poll_fn(|cx| {
+                    looks += 1;
+                    let seconds = if looks == 1 { 1 } else { 10 };
+                    watchdog.poll(cx, start + Duration::from_secs(seconds))
+                })
+                .await;
+                assert_eq!(now() - start, Duration::from_secs(10));
+                assert_eq!(looks, 3);
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn until_ends_at_the_deadline_or_with_the_future() {
+        EventLoop::simulated(1)
+            .run_until_complete(async {
+                let start = now();
+                assert_eq!(until(Some(start + Duration::from_secs(5)), std::future::pending::<()>()).await, None);
+                assert_eq!(now() - start, Duration::from_secs(5));
+                let later = now() + Duration::from_secs(5);
+                assert_eq!(until(Some(later), sleep(Duration::from_secs(1))).await, Some(()));
+                assert_eq!(now() - start, Duration::from_secs(6));
+            })
+            .unwrap();
+    }
+}

@@ -1,0 +1,202 @@
+//! One connection: TLS, hyper, and the router behind it.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::Router;
+use axum::routing::future::RouteFuture;
+use bytes::Bytes;
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_rustls::TlsAcceptor;
+use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use pin_project_lite::pin_project;
+use tidegate_loop::net::TcpStream;
+use tower_service::Service as TowerService;
+
+use super::connect_info::ConnectInfo;
+use super::shared::Shared;
+use super::watch::{Limits, Phase, Watch, Watched};
+use crate::limit::{now, until};
+
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    pub(super) acceptor: Option<TlsAcceptor>,
+    pub(super) limits: Limits,
+    pub(super) router: Router,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// Counts a connection as closed, however it ends.
+struct Closing(Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.closed();
+    }
+}
+
+impl Connection {
+    pub(super) async fn serve(self) {
+        let _closing = Closing(self.shared.clone());
+        let Connection { stream, peer, acceptor, limits, router, shared } = self;
+        // Responses are written whole; waiting for more to fill a segment would only delay them.
+        let _ = stream.set_nodelay(true);
+        let Some(acceptor) = acceptor else { return speak(stream, peer, limits, router, shared).await };
+        match until(Some(now() + limits.header), acceptor.accept(stream)).await {
+            Some(Ok(stream)) => speak(stream, peer, limits, router, shared).await,
+            Some(Err(error)) => {
+                log::debug!("no TLS with {peer}: {error}");
+                shared.handshake_failed();
+            }
+            None => {
+                shared.handshake_failed();
+                shared.timed_out();
+            }
+        }
+    }
+}
+
+async fn speak<T>(stream: T, peer: SocketAddr, limits: Limits, router: Router, shared: Arc<Shared>)
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let watch = Watch::new();
+    let io = Watched::new(stream, watch.clone(), limits, shared.clone());
+    let service = Service { router, peer, watch: watch.clone(), shared: shared.clone() };
+    let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
+    let mut stopped = pin!(shared.stopped());
+    let mut told = false;
+    let ended = poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
+            if told {
+                // Whatever the peer had sent has been read just now: it waits for nothing.
+                let waits = matches!(watch.phase(), Phase::New | Phase::Idle);
+                return if waits { Poll::Ready(Ok(())) } else { Poll::Pending };
+            }
+            ready!(stopped.as_mut().poll(cx));
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+    });
+    if let Err(error) = ended.await {
+        log::debug!("connection from {peer}: {error}");
+    }
+}
+
+/// The router as hyper wants it.
+struct Service {
+    router: Router,
+    peer: SocketAddr,
+    watch: Arc<Watch>,
+    shared: Arc<Shared>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Service {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Responding;
+
+    fn call(&self, request: Request<Incoming>) -> Responding {
+        self.shared.requested();
+        self.watch.enter(if request.body().is_end_stream() { Phase::Busy } else { Phase::Body });
+        let mut request = request.map(|incoming| RequestBody { incoming, watch: self.watch.clone() });
+        request.extensions_mut().insert(ConnectInfo(self.peer));
+        // A router is always ready.
+        Responding { route: self.router.clone().call(request), watch: Some(self.watch.clone()) }
+    }
+}
+
+pin_project! {
+    struct Responding {
+        #[pin]
+        route: RouteFuture<Infallible>,
+        watch: Option<Arc<Watch>>,
+    }
+}
+
+impl Future for Responding {
+    type Output = Result<Response<ResponseBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let response = match ready!(this.route.poll(cx)) {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let watch = this.watch.take().expect("a future is not polled after its end");
+        Poll::Ready(Ok(response.map(|body| ResponseBody { body, watch })))
+    }
+}
+
+/// A request's body, which tells when it has been read.
+struct RequestBody {
+    incoming: Incoming,
+    watch: Arc<Watch>,
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        if self.incoming.is_end_stream() || frame.is_none() {
+            self.watch.body_done();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.watch.body_done();
+    }
+}
+
+/// A response's body, which tells when hyper is through with it.
+struct ResponseBody {
+    body: axum::body::Body,
+    watch: Arc<Watch>,
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.watch.enter(Phase::Idle);
+    }
+}

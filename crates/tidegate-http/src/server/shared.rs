@@ -1,0 +1,136 @@
+//! What a running server shares with those who watch it, on any thread.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tidegate_sync::Event;
+
+/// A server's figures.
+///
+/// ```
+/// # async fn example(server: tidegate_http::Server) {
+/// let stats = server.handle().stats();
+/// assert_eq!((stats.open, stats.requests), (0, 0));
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerStats {
+    /// Connections there are.
+    pub open: u64,
+    /// Connections accepted so far.
+    pub accepted: u64,
+    /// Requests handed to the router so far.
+    pub requests: u64,
+    /// TLS handshakes that failed so far.
+    pub handshakes_failed: u64,
+    /// Connections closed so far because the peer took too long.
+    pub timed_out: u64,
+}
+
+pub(super) struct Shared {
+    stop: Event,
+    accepted: AtomicU64,
+    closed: AtomicU64,
+    requests: AtomicU64,
+    handshakes_failed: AtomicU64,
+    timed_out: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new() -> Shared {
+        Shared {
+            stop: Event::new(),
+            accepted: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            handshakes_failed: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) async fn stopped(&self) {
+        self.stop.wait().await;
+    }
+
+    pub(super) fn accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn closed(&self) {
+        self.closed.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn requested(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn timed_out(&self) {
+        self.timed_out.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn stats(&self) -> ServerStats {
+        // In this order: a connection counted as closed has been counted as accepted.
+        let closed = self.closed.load(Relaxed);
+        let accepted = self.accepted.load(Relaxed);
+        ServerStats {
+            open: accepted.saturating_sub(closed),
+            accepted,
+            requests: self.requests.load(Relaxed),
+            handshakes_failed: self.handshakes_failed.load(Relaxed),
+            timed_out: self.timed_out.load(Relaxed),
+        }
+    }
+}
+
+/// The way to a running server; see [`Server::handle`](crate::Server::handle). Cheap to clone, for any thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+}
+
+impl ServerHandle {
+    pub(super) fn new(shared: Arc<Shared>) -> ServerHandle {
+        ServerHandle { shared }
+    }
+
+    /// Tells the server to stop; [`run`](crate::Server::run) says how it does. Telling it twice changes nothing.
+    ///
+    /// See [`serve`](crate::serve) for an example.
+    pub fn stop(&self) {
+        self.shared.stop.set();
+    }
+
+    /// Whether it has been told to stop.
+    ///
+    /// ```
+    /// # async fn example(server: tidegate_http::Server) {
+    /// assert!(!server.handle().is_stopping());
+    /// # }
+    /// ```
+    pub fn is_stopping(&self) -> bool {
+        self.shared.stop.is_set()
+    }
+
+    /// Its figures.
+    ///
+    /// ```
+    /// # async fn example(server: tidegate_http::Server) {
+    /// assert_eq!(server.handle().stats().open, 0);
+    /// # }
+    /// ```
+    pub fn stats(&self) -> ServerStats {
+        self.shared.stats()
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle").field("stopping", &self.is_stopping()).field("stats", &self.stats()).finish()
+    }
+}
