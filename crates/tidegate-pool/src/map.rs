@@ -24,6 +24,10 @@ use crate::submit::{Closed, Turn, start};
 /// results as the pool has slots are running or lie unfetched (see [`window`](Self::window)): who is slow to fetch
 /// results holds the tasks back. Tasks once started make progress whatever the caller does.
 ///
+/// In line for a slot it stands only while a result is awaited, and with each result it comes to the back of the line:
+/// so between two results the caller may submit to the same pool and not wait for itself. (Polled as a stream, and then
+/// neither polled again nor dropped, it does keep its place, and a slot that comes free for it.)
+///
 /// Dropped, it cancels its tasks. If the pool is closed meanwhile, the item that was to be next yields
 /// [`NeverStarted`](JoinError::NeverStarted), and nothing comes after the tasks that were running.
 ///
@@ -85,6 +89,13 @@ impl<S: Executor> Tasks<S> {
             }
         }
     }
+}
+
+/// Whether to wait in line for a slot, or to do with those that are free.
+#[derive(Clone, Copy)]
+enum Line {
+    In,
+    Out,
 }
 
 /// Results on their way from the tasks to the stream.
@@ -315,7 +326,8 @@ where
     /// .unwrap();
     /// ```
     pub async fn next(&mut self) -> Option<(usize, Result<Fut::Output, JoinError>)> {
-        poll_fn(|cx| self.poll_one(cx)).await
+        let awaited = Awaited(self);
+        poll_fn(|cx| awaited.0.poll_one(cx)).await
     }
 
     /// All the results, in the order this stream has them.
@@ -348,7 +360,7 @@ where
             if self.is_over() {
                 return Poll::Ready(None);
             }
-            self.start_some(cx);
+            self.start_some(cx, Line::Out);
             if let Some(next) = self.take_in_order() {
                 self.yielded += 1;
                 return Poll::Ready(Some(next));
@@ -375,14 +387,24 @@ where
                 }
                 // Nothing may be left to come: the stream of items may just have ended.
                 None if self.is_over() => return Poll::Ready(None),
-                None if registered => return Poll::Pending,
+                None if registered => {
+                    let started = self.started;
+                    self.start_some(cx, Line::In);
+                    if self.started == started && !self.is_over() {
+                        return Poll::Pending;
+                    }
+                }
                 None => ours = Some(cx.waker().clone()),
             }
         }
     }
 
-    fn start_some(&mut self, cx: &mut Context<'_>) {
+    fn start_some(&mut self, cx: &mut Context<'_>, line: Line) {
         let window = self.window.unwrap_or_else(|| self.pool.cap().saturating_mul(2).max(1));
+        if self.in_hand() >= window {
+            // The window may have become smaller since it joined the line.
+            self.turn.give_up(&self.pool);
+        }
         while self.in_hand() < window {
             if self.next.is_none() {
                 let Some(items) = &mut self.items else { return };
@@ -393,7 +415,14 @@ where
                 }
                 continue;
             }
-            let Poll::Ready(turn) = self.turn.poll(&self.pool, cx) else { return };
+            let turn = match line {
+                Line::Out => self.turn.poll_now(&self.pool, cx),
+                Line::In => match self.turn.poll(&self.pool, cx) {
+                    Poll::Ready(turn) => Some(turn),
+                    Poll::Pending => None,
+                },
+            };
+            let Some(turn) = turn else { return };
             let Some(future) = self.next.take() else { return };
             let index = self.started;
             self.started += 1;
@@ -417,6 +446,15 @@ where
     }
 }
 
+/// A map whose next result is awaited: no longer so, it leaves the line.
+struct Awaited<'a, St, F, Fut: Future, S: Executor>(&'a mut Map<St, F, Fut, S>);
+
+impl<St, F, Fut: Future, S: Executor> Drop for Awaited<'_, St, F, Fut, S> {
+    fn drop(&mut self) {
+        self.0.turn.give_up(&self.0.pool);
+    }
+}
+
 impl<St, F, Fut, S> Stream for Map<St, F, Fut, S>
 where
     St: Stream,
@@ -427,7 +465,12 @@ where
     type Item = (usize, Result<Fut::Output, JoinError>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_one(cx)
+        let polled = self.poll_one(cx);
+        if polled.is_ready() {
+            let this = &mut *self;
+            this.turn.give_up(&this.pool);
+        }
+        polled
     }
 }
 

@@ -37,6 +37,27 @@ impl Turn {
         }
     }
 
+    /// As [`poll`](Self::poll), for somebody who may not come back: who is not in line does not join it. `None` if there
+    /// is no slot.
+    pub(crate) fn poll_now<S: Executor>(
+        &mut self,
+        pool: &Pool<S>,
+        cx: &mut Context<'_>,
+    ) -> Option<Result<Slot<S>, Closed>> {
+        let polled = if self.ticket.is_some() {
+            self.poll_in_line(pool, cx)
+        } else {
+            match pool.state.with(|state| state.admit()) {
+                Admit::Full => Poll::Pending,
+                admit => admitted(pool, admit),
+            }
+        };
+        match polled {
+            Poll::Ready(turn) => Some(turn),
+            Poll::Pending => None,
+        }
+    }
+
     #[cold]
     fn join_line<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, Closed>> {
         let (waker, now) = (cx.waker().clone(), pool.executor.now());

@@ -1,9 +1,12 @@
 //! Results by completion, in order, and until something fails.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
 
+use futures_core::Stream;
 use tidegate_pool::{JoinError, as_completed};
 use tidegate_sync::Event;
 
@@ -198,7 +201,8 @@ fn a_map_that_is_dropped_cancels_its_tasks_and_leaves_the_line() {
     run(|| async {
         let pool = pool(2);
         let mut results = pool.map(0.., |_| pending::<()>());
-        drop(Hand::waiting(results.next()));
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut results).poll_next(cx).is_ready()));
+        assert!(!polled.await);
         settle().await;
         assert_eq!((pool.stats().running, pool.stats().waiting), (2, 1));
         drop(results);
@@ -260,5 +264,43 @@ fn a_stream_of_items_is_drawn_as_slots_come_free() {
         let doubled = super::pool(3).map_stream(firsts, |(_, n)| async move { n.unwrap() * 2 });
         let sum: u64 = doubled.collect().await.unwrap().into_iter().sum();
         assert_eq!(sum, 2_450);
+    });
+}
+
+/// For those who work with the same pool between two results; in line with nobody to poll it, the map would be given a
+/// slot and keep it from them for ever.
+#[test]
+fn a_map_between_two_results_keeps_nobody_from_a_slot() {
+    run(|| async {
+        let pool = pool(1);
+        let mut results = pool.map(0..5, |n| async move { n }).window(4);
+        let mut sum = 0;
+        while let Some((_, n)) = results.next().await {
+            // Let whatever runs end, so that its slot goes to whoever is first in line.
+            settle().await;
+            sum += pool.submit(async move { n.unwrap() }).await.unwrap().await.unwrap();
+        }
+        assert_eq!(sum, 10);
+        assert_at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_map_whose_next_result_is_no_longer_awaited_keeps_nobody_from_a_slot() {
+    run(|| async {
+        let pool = pool(1);
+        let gate = Arc::new(Event::new());
+        let held = pool.submit(stays(&gate)).await.unwrap();
+        let mut results = pool.map(0..3, |n| async move { n });
+        drop(Hand::waiting(results.next()));
+        assert_eq!(pool.stats().waiting, 0, "nobody would come for its slot");
+        let late = spawn({
+            let pool = pool.clone();
+            async move { pool.submit(async {}).await.unwrap().await.unwrap() }
+        });
+        gate.set();
+        held.await.unwrap();
+        late.await.unwrap();
+        assert_eq!(results.collect().await.unwrap(), [0, 1, 2]);
     });
 }
