@@ -1,6 +1,7 @@
 //! Who may start, and when: plain decisions. No clock, no lock, no executor; whoever calls holds the state alone, passes
 //! the time, and wakes behind the lock those that a decision returns.
 
+use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -41,30 +42,59 @@ pub(crate) enum Admit {
     Closed,
 }
 
-/// Wakers taken under the lock, to be woken behind it.
+/// Wakers taken under the lock, to be woken behind it. Dropped, it wakes them too, so a waker that panics costs nobody
+/// but itself the wake-up.
 #[derive(Default)]
-#[must_use = "whoever is not woken waits for ever"]
+#[must_use = "wake them behind the lock"]
 pub(crate) struct Wakes {
     /// The usual case needs no vector.
     first: Option<Waker>,
-    rest: Vec<Waker>,
+    rest: VecDeque<Waker>,
 }
 
 impl Wakes {
     fn push(&mut self, waker: Waker) {
         match self.first {
             None => self.first = Some(waker),
-            Some(_) => self.rest.push(waker),
+            Some(_) => self.rest.push_back(waker),
         }
     }
 
+    /// What dropping it does, said aloud.
     #[inline]
-    pub(crate) fn wake(self) {
-        if let Some(waker) = self.first {
+    pub(crate) fn wake(self) {}
+
+    #[inline(never)]
+    fn wake_all(&mut self) {
+        struct Rest<'a>(&'a mut VecDeque<Waker>);
+
+        impl Rest<'_> {
+            fn wake_all(&mut self) {
+                while let Some(waker) = self.0.pop_front() {
+                    waker.wake();
+                }
+            }
+        }
+
+        impl Drop for Rest<'_> {
+            fn drop(&mut self) {
+                self.wake_all();
+            }
+        }
+
+        let mut rest = Rest(&mut self.rest);
+        if let Some(waker) = self.first.take() {
             waker.wake();
         }
-        for waker in self.rest {
-            waker.wake();
+        rest.wake_all();
+    }
+}
+
+impl Drop for Wakes {
+    #[inline]
+    fn drop(&mut self) {
+        if self.first.is_some() {
+            self.wake_all();
         }
     }
 }
@@ -84,8 +114,8 @@ pub(crate) struct Admission<C> {
     running: usize,
     line: Line,
     roster: Roster<C>,
-    /// Those who wait for the last task to end.
-    drained: Vec<Waker>,
+    /// Those who wait for the last task to end, each at a place of its own; empty ones are used again.
+    drained: Vec<Option<Waker>>,
     /// `running` and `waiting` are kept elsewhere and filled in when asked for.
     counts: Stats,
 }
@@ -193,7 +223,7 @@ impl<C> Admission<C> {
         }
         let mut wakes = self.settle();
         if self.running == 0 {
-            self.drained.drain(..).for_each(|waker| wakes.push(waker));
+            self.drained.drain(..).flatten().for_each(|waker| wakes.push(waker));
         }
         (wakes, canceller)
     }
@@ -261,14 +291,25 @@ impl<C> Admission<C> {
         (self.close(), running)
     }
 
-    /// Whether nothing runs; if something does, `waker` is woken when nothing does any more. A waker that is not
-    /// needed comes back.
-    pub(crate) fn is_drained(&mut self, waker: Waker) -> (bool, Option<Waker>) {
-        if self.running == 0 || self.drained.iter().any(|known| known.will_wake(&waker)) {
-            return (self.running == 0, Some(waker));
+    /// Whether nothing runs; if something does, `waker` is woken when nothing does any more. `place` is where the caller
+    /// has waited before. A waker that is not needed comes back.
+    pub(crate) fn is_drained(&mut self, place: &mut Option<usize>, waker: Waker) -> (bool, Option<Waker>) {
+        if self.running == 0 {
+            return (true, Some(waker));
         }
-        self.drained.push(waker);
-        (false, None)
+        let at = *place.get_or_insert_with(|| match self.drained.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                self.drained.push(None);
+                self.drained.len() - 1
+            }
+        });
+        (false, self.drained[at].replace(waker))
+    }
+
+    /// Somebody no longer waits for the last task to end.
+    pub(crate) fn leave_drained(&mut self, place: usize) -> Option<Waker> {
+        self.drained.get_mut(place).and_then(Option::take)
     }
 
     pub(crate) fn cap(&self) -> usize {

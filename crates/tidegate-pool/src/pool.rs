@@ -367,7 +367,7 @@ impl<S: Executor> Pool<S> {
     /// ```
     pub fn close(&self) -> Drained<S> {
         self.state.with(|state| state.close()).wake();
-        Drained { pool: self.clone() }
+        Drained { pool: self.clone(), place: None }
     }
 
     /// [Closes](Self::close) the pool and cancels every running task; awaited, it waits until they have ended.
@@ -391,7 +391,7 @@ impl<S: Executor> Pool<S> {
             S::cancel(&task);
         }
         wakes.wake();
-        Drained { pool: self.clone() }
+        Drained { pool: self.clone(), place: None }
     }
 
     /// The number of slots.
@@ -483,6 +483,8 @@ pub struct Drained<
     #[cfg(not(feature = "tidegate"))] S: Executor,
 > {
     pool: Pool<S>,
+    /// Where it waits, once it does.
+    place: Option<usize>,
 }
 
 impl<S: Executor> Unpin for Drained<S> {}
@@ -490,10 +492,24 @@ impl<S: Executor> Unpin for Drained<S> {}
 impl<S: Executor> Future for Drained<S> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
         let waker = cx.waker().clone();
-        let (drained, _unused) = self.pool.state.with(|state| state.is_drained(waker));
-        if drained { Poll::Ready(()) } else { Poll::Pending }
+        let (drained, _unused) = this.pool.state.with(|state| state.is_drained(&mut this.place, waker));
+        if drained {
+            // All who waited have been woken, and their places are gone.
+            this.place = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: Executor> Drop for Drained<S> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            let _waker = self.pool.state.with(|state| state.leave_drained(place));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 
 use tidegate_pool::{JoinError, Pool, Promise, SubmitError, TrySubmitError};
 use tidegate_sync::Event;
@@ -315,5 +316,50 @@ fn cancelled_submitters_among_running_ones_leak_nothing() {
             pool.try_submit(pending::<()>()).expect("all slots came back").detach();
         }
         pool.abort().await;
+    });
+}
+
+/// A waker that panics, once.
+struct Panics(AtomicBool);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        if !self.0.swap(true, SeqCst) {
+            std::panic::resume_unwind(Box::new("the waker's own fault"));
+        }
+    }
+}
+
+#[test]
+fn a_waker_that_panics_does_not_cost_the_others_their_wake_up() {
+    run(|| async {
+        let pool = pool(0);
+        let panics = Waker::from(Arc::new(Panics(AtomicBool::new(false))));
+        let mut first = Box::pin(pool.submit(async {}));
+        assert!(first.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+        let others: Vec<_> = (0..3).map(|_| Hand::waiting(pool.submit(async {}))).collect();
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.resize(4)));
+        assert!(caught.is_err());
+        assert!(others.iter().all(|hand| hand.wakes() == 1));
+    });
+}
+
+#[test]
+fn those_who_no_longer_wait_for_the_last_task_leave_no_trace() {
+    run(|| async {
+        let pool = pool(1);
+        let gate = Arc::new(Event::new());
+        let running = pool.submit(stays(&gate)).await.unwrap();
+        let waker = Arc::new(Panics(AtomicBool::new(false)));
+        for _ in 0..3 {
+            let mut drained = Box::pin(pool.close());
+            let waker = Waker::from(Arc::clone(&waker));
+            assert!(drained.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(Arc::strong_count(&waker), 1, "a waker was kept");
+        let mut waits = Hand::waiting(pool.close());
+        gate.set();
+        running.await.unwrap();
+        assert_eq!((waits.wakes(), waits.poll()), (1, Some(())));
     });
 }
