@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tidegate_loop::{Duration, Event, LoopHandle, Observer, explore, sleep, spawn, yield_now};
-use tidegate_pool::{JoinHandle, Pool, Watermarks};
+use tidegate_pool::{JoinError, JoinHandle, Pool, Promise, SubmitError, Watermarks};
 
 const SEEDS: u64 = 400;
 const OPERATIONS: usize = 120;
@@ -51,6 +51,11 @@ struct World {
     /// Changes to the limits so far: each may wake somebody and take the slot back before he comes.
     changes: Cell<usize>,
     steps: Cell<usize>,
+    /// As many owners as there are futures that have been made and not dropped, and the world itself.
+    alive: Rc<()>,
+    /// Promises that were made, and those that were settled or came back.
+    promised: Cell<usize>,
+    kept: Cell<usize>,
     /// A slot was free before what its task held was gone. Told in a destructor, where a panic would go unseen.
     freed_early: Cell<bool>,
 }
@@ -95,6 +100,7 @@ impl World {
         assert_eq!(stats.waiting, line.len());
         let told = line.iter().filter(|waiting| waiting.woken.flag.load(SeqCst)).count();
         if told < line.len() {
+            assert!(!self.closed.get(), "somebody waits for a pool that is closed");
             assert!(stats.running + told >= self.limit(), "a slot idles: {stats:?}, {told} told, {} may", self.limit());
         }
         for waiting in line.iter() {
@@ -107,6 +113,12 @@ impl World {
     fn check_turn(&self, at: usize) {
         let running = self.pool.stats().running;
         assert!(running + at <= self.limit(), "{at} came before, {running} run, {} may", self.limit());
+    }
+
+    /// A pool closes once; whatever is asked of it afterwards changes nothing.
+    fn close(&self, close: impl FnOnce(&Pool)) {
+        self.closed.set(true);
+        self.change(close);
     }
 
     fn change(&self, change: impl FnOnce(&Pool)) {
@@ -236,18 +248,42 @@ impl Plan {
     }
 }
 
-async fn task(world: Rc<World>, plan: Plan) {
-    let _inside = Inside::new(&world);
-    for _ in 0..plan.yields {
-        yield_now().await;
+fn task(world: &Rc<World>, plan: Plan) -> impl Future<Output = ()> + use<> {
+    let (world, alive) = (Rc::clone(world), Rc::clone(&world.alive));
+    async move {
+        let _inside = Inside::new(&world);
+        for _ in 0..plan.yields {
+            yield_now().await;
+        }
+        if plan.micros > 0 {
+            sleep(Duration::from_micros(plan.micros)).await;
+        }
+        match plan.end {
+            End::Returns => {}
+            End::Panics => panic::resume_unwind(Box::new("on purpose")), // without the hook's noise
+            End::Stays => pending().await,
+        }
+        drop(alive);
     }
-    if plan.micros > 0 {
-        sleep(Duration::from_micros(plan.micros)).await;
+}
+
+/// Counts that it is settled.
+struct Counted(Rc<World>);
+
+impl Counted {
+    fn new(world: &Rc<World>) -> Counted {
+        world.promised.set(world.promised.get() + 1);
+        Counted(Rc::clone(world))
     }
-    match plan.end {
-        End::Returns => {}
-        End::Panics => panic::resume_unwind(Box::new("on purpose")), // without the hook's noise
-        End::Stays => pending().await,
+
+    fn keep(self) {
+        self.0.kept.set(self.0.kept.get() + 1);
+    }
+}
+
+impl Promise<()> for Counted {
+    fn settle(self, _result: Result<(), JoinError>) {
+        self.keep();
     }
 }
 
@@ -255,14 +291,27 @@ fn submitter(
     world: &Rc<World>,
     handles: &Rc<RefCell<Vec<JoinHandle<()>>>>,
     plan: Plan,
+    promise: bool,
 ) -> impl Future<Output = ()> + use<> {
     let (world, handles) = (Rc::clone(world), Rc::clone(handles));
     async move {
         let pool = world.pool.clone();
-        let submission = Box::pin(pool.submit(task(Rc::clone(&world), plan)));
-        let followed = Followed { world: Rc::clone(&world), submission, place: None };
-        if let Ok(handle) = followed.await {
-            handles.borrow_mut().push(handle);
+        let future = task(&world, plan);
+        let handle = if promise {
+            let submission = Box::pin(pool.submit_to(Counted::new(&world), future));
+            let submitted = Followed { world: Rc::clone(&world), submission, place: None }.await;
+            submitted.map_err(|SubmitError((promise, future))| {
+                promise.keep();
+                future
+            })
+        } else {
+            let submission = Box::pin(pool.submit(future));
+            let submitted = Followed { world: Rc::clone(&world), submission, place: None }.await;
+            submitted.map_err(|SubmitError(future)| future)
+        };
+        match handle {
+            Ok(handle) => handles.borrow_mut().push(handle),
+            Err(_future) => assert!(world.closed.get(), "refused by an open pool"),
         }
     }
 }
@@ -287,9 +336,13 @@ async fn one_program(seed: u64) {
         line: RefCell::default(),
         changes: Cell::default(),
         steps: Cell::default(),
+        alive: Rc::default(),
+        promised: Cell::default(),
+        kept: Cell::default(),
         freed_early: Cell::default(),
     });
     LoopHandle::current().set_observer(EveryStep(Rc::clone(&world)));
+    yield_now().await; // the step that sets an observer is not observed
     let handles = Rc::new(RefCell::new(Vec::new()));
     let mut submitters = Vec::new();
     for _ in 0..OPERATIONS {
@@ -309,12 +362,16 @@ fn operate(
     handles: &Rc<RefCell<Vec<JoinHandle<()>>>>,
     submitters: &mut Vec<tidegate_loop::JoinHandle<()>>,
 ) {
-    match rng.below(16) {
-        0..=6 => submitters.push(spawn(submitter(world, handles, Plan::random(rng)))),
+    match rng.below(17) {
+        0..=6 => {
+            let (plan, promise) = (Plan::random(rng), rng.below(4) == 0);
+            submitters.push(spawn(submitter(world, handles, plan, promise)));
+        }
         7 => {
             let before = world.line.borrow().iter().any(|waiting| !waiting.woken.flag.load(SeqCst));
-            if let Ok(handle) = world.pool.try_submit(task(Rc::clone(world), Plan::random(rng))) {
+            if let Ok(handle) = world.pool.try_submit(task(world, Plan::random(rng))) {
                 assert!(!before, "it passed somebody in line");
+                assert!(!world.closed.get(), "the pool is closed");
                 handles.borrow_mut().push(handle);
             }
         }
@@ -346,6 +403,11 @@ fn operate(
             world.above_high.set(marks.is_some_and(|marks| world.pool.stats().running >= marks.high));
             world.change(|pool| pool.set_watermarks(marks));
         }
+        // In about half of the programs, and they go on after it.
+        16 if rng.below(12) == 0 => match rng.below(2) {
+            0 => world.close(|pool| drop(pool.close())),
+            _ => world.close(|pool| drop(pool.abort())),
+        },
         _ => {}
     }
 }
@@ -394,6 +456,8 @@ async fn finish(
     }
     let stats = world.pool.stats();
     assert_eq!((stats.running, stats.waiting, world.inside.get()), (0, 0, 0), "{stats:?}");
+    assert_eq!(Rc::strong_count(&world.alive), 1, "a future was never dropped");
+    assert_eq!(world.kept.get(), world.promised.get(), "a promise was not kept, or twice");
     idle(world).await;
 }
 
