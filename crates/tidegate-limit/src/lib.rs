@@ -5,3 +5,8 @@
 //! nothing is counted for who is refused, and who waits is woken at the instant there is room, not at the next poll.
 
 #![forbid(unsafe_code)]
+
+mod backoff;
+pub mod feedback;
+
+pub use backoff::Backoff;

@@ -1,0 +1,78 @@
+//! Anthropic's dialect.
+
+use jiff::Timestamp;
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+
+use super::body::ErrorBody;
+use super::{Feedback, Headers, Per, Quota, Stop, Unit, Verdict, Which, throttled, time};
+
+pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
+    let quotas = quotas(headers, now);
+    let verdict = match status {
+        200..=299 => Verdict::Proceed,
+        _ => refused(status, headers, &ErrorBody::read(body), &quotas, now),
+    };
+    Feedback { verdict, quotas }
+}
+
+fn quotas(headers: &impl Headers, now: Timestamp) -> Vec<Quota> {
+    [
+        (Unit::Requests, "requests"),
+        (Unit::Tokens, "tokens"),
+        (Unit::InputTokens, "input-tokens"),
+        (Unit::OutputTokens, "output-tokens"),
+    ]
+    .into_iter()
+    .filter_map(|(unit, name)| {
+        let which = Which::new(unit, Per::Minute);
+        Quota::read(which, headers, now, |part| format!("anthropic-ratelimit-{name}-{part}"))
+    })
+    .collect()
+}
+
+fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quota], now: Timestamp) -> Verdict {
+    let delay = headers.value("retry-after").and_then(|text| time::retry_after(text, now));
+    if error.message.contains("credit balance is too low") {
+        return Verdict::Stop(Stop::InsufficientQuota);
+    }
+    // The cap has come with 400 and with 429; with the latter, what tells it from a rate limit is a missing delay.
+    let spending = error.message.contains("usage limits") || error.message.contains("spend limit");
+    if spending && delay.is_none() && matches!(status, 400 | 403 | 429) {
+        return Verdict::Stop(Stop::SpendCap { until: regained(&error.message) });
+    }
+    match status {
+        429 => {}
+        503 | 529 => return Verdict::Overloaded { delay },
+        _ if error.is("overloaded_error") => return Verdict::Overloaded { delay },
+        // As 529 passes some gateways.
+        500 if error.message == "Overloaded" => return Verdict::Overloaded { delay },
+        _ => return Verdict::Other { status },
+    }
+    throttled(delay, limits(&error.message, quotas))
+}
+
+/// The counters at zero; failing that what the message names.
+fn limits(message: &str, quotas: &[Quota]) -> Vec<Which> {
+    let empty: Vec<_> = quotas.iter().filter(|quota| quota.remaining == 0).map(|quota| quota.which).collect();
+    if !empty.is_empty() {
+        return empty;
+    }
+    const NAMES: [(&str, Unit); 4] = [
+        ("input tokens per minute", Unit::InputTokens),
+        ("output tokens per minute", Unit::OutputTokens),
+        ("requests per minute", Unit::Requests),
+        ("tokens per minute", Unit::Tokens),
+    ];
+    let named = NAMES.iter().find(|(name, _)| message.contains(name));
+    named.map(|&(_, unit)| Which::new(unit, Per::Minute)).into_iter().collect()
+}
+
+/// `You will regain access on 2025-07-01 at 00:00 UTC.`
+fn regained(message: &str) -> Option<Timestamp> {
+    let tail = message.split("regain access on ").nth(1)?;
+    let date: Date = tail.get(..10)?.parse().ok()?;
+    let time = tail.get(10..).and_then(|tail| tail.strip_prefix(" at ")).and_then(|tail| tail.get(..5)?.parse().ok());
+    let at = date.to_datetime(time.unwrap_or(Time::midnight()));
+    Some(at.to_zoned(TimeZone::UTC).ok()?.timestamp())
+}
