@@ -57,9 +57,9 @@ fn delay(headers: &impl Headers, error: &ErrorBody, now: Timestamp) -> Option<Du
     let info = detail(error, "RetryInfo").and_then(|info| time::go_duration(&text(info, "retryDelay")));
     // `"0s"` is what is left of half a second.
     let dropped = detail(error, "RetryInfo").is_some_and(|info| text(info, "retryDelay") == "0s");
-    let info = info.or(dropped.then_some(Duration::ZERO)).map(|delay| {
-        if delay.subsec_nanos() == 0 { delay + DROPPED_FRACTION } else { delay }
-    });
+    let info = info
+        .or(dropped.then_some(Duration::ZERO))
+        .map(|delay| if delay.subsec_nanos() == 0 { delay + DROPPED_FRACTION } else { delay });
     let header = headers.value("retry-after").and_then(|text| time::retry_after(text, now));
     longer(exact, info.max(header)).map(|delay| delay.min(time::DELAY_MAX))
 }

@@ -172,7 +172,9 @@ impl fmt::Display for Stop {
             Stop::SpendCap { until: Some(until) } => {
                 write!(f, "the account's spending cap is reached: raise it with the provider, or wait until {until}")
             }
-            Stop::NoQuota => f.write_str("the account has no quota at all for this model: choose another model or plan"),
+            Stop::NoQuota => {
+                f.write_str("the account has no quota at all for this model: choose another model or plan")
+            }
         }
     }
 }
