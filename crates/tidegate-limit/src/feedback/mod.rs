@@ -29,6 +29,7 @@ mod body;
 mod gemini;
 mod headers;
 mod openai;
+mod steering;
 mod time;
 
 use std::fmt;
@@ -37,6 +38,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use headers::Headers;
+pub use steering::{Action, PROBE_FIRST, PROBE_RAREST, PROBED_BEYOND, Steering, Timing};
 pub use time::DELAY_MAX;
 
 /// Whose dialect an answer is in.

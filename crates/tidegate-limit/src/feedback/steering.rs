@@ -1,0 +1,511 @@
+//! From what servers say to what a gate is told. Pure: time and chance are arguments; see `listener.rs` for who asks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::time::{DELAY_MAX, until};
+use super::{Feedback, Per, Quota, Unit, Verdict, Which};
+use crate::backoff::Backoff;
+
+/// A delay beyond this is sat out with a probe now and then: a server that is wrong by hours must not cost hours.
+pub const PROBED_BEYOND: Duration = Duration::from_secs(10 * 60);
+/// The first probe of a parked limit comes this long after the refusal: the turn of the day may be late by a moment.
+pub const PROBE_FIRST: Duration = Duration::from_secs(60);
+/// Each refused probe doubles the time to the next, up to this: some thirty a day.
+pub const PROBE_RAREST: Duration = Duration::from_secs(3600);
+/// A counter without a date is taken to be that empty for this long.
+const UNDATED: Duration = Duration::from_secs(1);
+
+/// What a gate is to be told about one of its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Nobody passes before `until`.
+    Pause {
+        /// Which limit.
+        limit: Arc<str>,
+        /// Until when.
+        until: Instant,
+    },
+    /// Nobody passes before `until`, but for one every `probe_every`.
+    Park {
+        /// Which limit.
+        limit: Arc<str>,
+        /// Until when.
+        until: Instant,
+        /// How often one may try.
+        probe_every: Duration,
+    },
+    /// The limit is back before its time.
+    Resume {
+        /// Which limit.
+        limit: Arc<str>,
+    },
+    /// Nobody passes any more.
+    Shut {
+        /// Which limit.
+        limit: Arc<str>,
+        /// Why, for those who wait.
+        reason: Arc<str>,
+    },
+    /// No more than `remaining` is left now, and all of it back at `full_at`.
+    Tighten {
+        /// Which limit.
+        limit: Arc<str>,
+        /// What is left.
+        remaining: u64,
+        /// When all of it is back.
+        full_at: Instant,
+    },
+}
+
+/// When the request was sent and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// When it was sent.
+    pub sent: Instant,
+    /// When its answer came; not before `sent`.
+    pub answered: Instant,
+    /// The same on the wall clock.
+    pub answered_wall: Timestamp,
+}
+
+/// Decides what a gate is told, answer by answer.
+///
+/// | verdict | what the gate is told |
+/// |---|---|
+/// | [`Wait`](Verdict::Wait) | the limits named are paused for the delay, for everybody; beyond 10 minutes they are parked |
+/// | [`BackOff`](Verdict::BackOff) | the same, for a delay with full jitter that doubles with each refusal in a row |
+/// | [`Park`](Verdict::Park) | the limits are parked until the quota comes back; one probe after a minute, then after 2, 4, … up to 60 minutes; one that is served ends it |
+/// | [`Overloaded`](Verdict::Overloaded) | with a delay everybody is paused; without, nobody: who was refused backs off alone, and adaptive limits shrink |
+/// | [`Stop`](Verdict::Stop) | the gate is shut: who waits is told why |
+/// | [`Proceed`](Verdict::Proceed), [`TooLarge`](Verdict::TooLarge), [`Other`](Verdict::Other) | nothing |
+///
+/// If an answer names no limit, or one that the gate does not have, it is the one every request passes: requests a
+/// minute. Refusals of requests that were sent before the last pause began do not count again. What the headers say is
+/// left tightens the limit of that name; since answers are late by as long as the model thinks, what has come back since
+/// the request was sent is added in.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use tidegate_limit::feedback::{Action, Provider, Steering, Timing};
+///
+/// let mut steering = Steering::new(["rpm", "tpm", "rpd"]);
+/// let now = Instant::now();
+/// let wall = jiff::Timestamp::now();
+/// let headers = [("retry-after", "20")];
+/// let body = br#"{"error":{"type":"rate_limit_error","message":"… 50,000 input tokens per minute …"}}"#;
+/// let feedback = Provider::Anthropic.read(429, &headers, body, wall);
+///
+/// let timing = Timing { sent: now, answered: now, answered_wall: wall };
+/// let actions = steering.on_feedback(&feedback, timing, 0);
+/// assert_eq!(actions, [Action::Pause { limit: "tpm".into(), until: now + Duration::from_secs(20) }]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Steering {
+    /// The limits that the gate has.
+    limits: Vec<Arc<str>>,
+    /// Which of them a server's limit is; all of them are in `limits`.
+    bindings: Vec<(Which, Arc<str>)>,
+    backoff: Backoff,
+    refusals: HashMap<Arc<str>, Refusals>,
+}
+
+/// A limit that refuses, again and again.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    /// In a row; at least 1.
+    count: u32,
+    /// When the last of them came. What was sent before is no news.
+    last: Instant,
+    /// It is parked, so somebody who gets through is news.
+    parked: bool,
+}
+
+impl Steering {
+    /// For a gate with limits of these names. Those called `rpm`, `tpm`, `rpd`, `tpd`, `input-tpm` and `output-tpm` are
+    /// what they are called; others have to be [bound](Self::bind).
+    ///
+    /// ```
+    /// # use tidegate_limit::feedback::Steering;
+    /// let steering = Steering::new(["rpm", "rpd"]);
+    /// # let _ = steering;
+    /// ```
+    pub fn new<N: Into<Arc<str>>>(limits: impl IntoIterator<Item = N>) -> Steering {
+        let limits: Vec<Arc<str>> = limits.into_iter().map(Into::into).collect();
+        let mut steering = Steering {
+            limits,
+            bindings: Vec::new(),
+            backoff: Backoff::default().with_retries(u32::MAX),
+            refusals: HashMap::new(),
+        };
+        for (name, unit, per) in [
+            ("rpm", Unit::Requests, Per::Minute),
+            ("tpm", Unit::Tokens, Per::Minute),
+            ("rpd", Unit::Requests, Per::Day),
+            ("tpd", Unit::Tokens, Per::Day),
+            ("input-tpm", Unit::InputTokens, Per::Minute),
+            ("output-tpm", Unit::OutputTokens, Per::Minute),
+        ] {
+            steering = steering.bind(Which::new(unit, per), name);
+        }
+        steering
+    }
+
+    /// What the server calls `which` is the gate's `limit`. A name that the gate does not have is left aside.
+    ///
+    /// ```
+    /// use tidegate_limit::feedback::{Per, Steering, Unit, Which};
+    /// let steering = Steering::new(["flash rpm"]).bind(Which::new(Unit::Requests, Per::Minute), "flash rpm");
+    /// # let _ = steering;
+    /// ```
+    #[must_use]
+    pub fn bind(mut self, which: Which, limit: &str) -> Steering {
+        if let Some(limit) = self.limits.iter().find(|known| &***known == limit) {
+            self.bindings.retain(|(bound, _)| *bound != which);
+            self.bindings.push((which, Arc::clone(limit)));
+        }
+        self
+    }
+
+    /// How long everybody waits when the server does not say: the first delay and the longest. Retries are not counted
+    /// here.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Steering {
+        self.backoff = backoff.with_retries(u32::MAX);
+        self
+    }
+
+    /// Takes an answer in, says what the gate is to be told. `random` is drawn evenly from all numbers.
+    pub fn on_feedback(&mut self, feedback: &Feedback, timing: Timing, random: u64) -> Vec<Action> {
+        let mut actions: Vec<Action> = feedback.quotas.iter().filter_map(|quota| self.tighten(quota, timing)).collect();
+        match &feedback.verdict {
+            Verdict::Proceed => self.served(timing, &mut actions),
+            Verdict::Wait { delay, limits } => self.pause(limits, Some(*delay), timing, random, &mut actions),
+            Verdict::BackOff { limits } => self.pause(limits, None, timing, random, &mut actions),
+            Verdict::Park { until: at, limits } => {
+                // Should it have passed by our clock, a probe will show whether it has by theirs.
+                let delay = until(*at, timing.answered_wall).unwrap_or(PROBE_FIRST).min(DELAY_MAX);
+                for limit in self.resolve(limits) {
+                    actions.push(self.park(limit, delay, timing));
+                }
+            }
+            Verdict::Overloaded { delay: Some(delay) } => {
+                actions.extend(self.everything().map(|limit| Action::Pause { limit, until: timing.answered + *delay }));
+            }
+            Verdict::Stop(stop) => {
+                actions.extend(self.everything().map(|limit| Action::Shut { limit, reason: stop.to_string().into() }));
+            }
+            Verdict::Overloaded { delay: None } | Verdict::TooLarge { .. } | Verdict::Other { .. } => {}
+        }
+        actions
+    }
+
+    fn pause(
+        &mut self,
+        limits: &[Which],
+        delay: Option<Duration>,
+        timing: Timing,
+        random: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        for limit in self.resolve(limits) {
+            if delay.is_some_and(|delay| delay > PROBED_BEYOND) {
+                actions.push(self.park(limit, delay.unwrap_or_default(), timing));
+                continue;
+            }
+            let (count, news) = self.refused(&limit, timing);
+            // One that was sent before the pause learnt nothing, unless the server told it how long.
+            if delay.is_none() && !news {
+                continue;
+            }
+            let delay = delay.or_else(|| self.backoff.delay(count - 1, random, None)).unwrap_or_default();
+            actions.push(Action::Pause { limit, until: timing.answered + delay });
+        }
+    }
+
+    fn park(&mut self, limit: Arc<str>, delay: Duration, timing: Timing) -> Action {
+        let (count, _) = self.refused(&limit, timing);
+        if let Some(refusals) = self.refusals.get_mut(&limit) {
+            refusals.parked = true;
+        }
+        let probe_every = PROBE_FIRST * 2_u32.saturating_pow(count - 1).min(PROBE_RAREST.as_secs() as u32);
+        Action::Park { limit, until: timing.answered + delay, probe_every: probe_every.min(PROBE_RAREST) }
+    }
+
+    /// Counts a refusal; how many in a row that makes, and whether it is one more.
+    fn refused(&mut self, limit: &Arc<str>, timing: Timing) -> (u32, bool) {
+        match self.refusals.get_mut(limit) {
+            None => {
+                self.refusals.insert(Arc::clone(limit), Refusals { count: 1, last: timing.answered, parked: false });
+                (1, true)
+            }
+            Some(refusals) => {
+                let news = timing.sent >= refusals.last;
+                if news {
+                    refusals.count = refusals.count.saturating_add(1);
+                    refusals.last = refusals.last.max(timing.answered);
+                }
+                (refusals.count, news)
+            }
+        }
+    }
+
+    /// What was served after a refusal shows that the limit is back.
+    fn served(&mut self, timing: Timing, actions: &mut Vec<Action>) {
+        self.refusals.retain(|limit, refusals| {
+            let back = timing.sent >= refusals.last;
+            if back && refusals.parked {
+                actions.push(Action::Resume { limit: Arc::clone(limit) });
+            }
+            !back
+        });
+    }
+
+    fn tighten(&self, quota: &Quota, timing: Timing) -> Option<Action> {
+        // A counter of unknown window is one of a minute, if anything: a day emptied by mistake would cost the day.
+        let per = quota.which.per.unwrap_or(Per::Minute);
+        let limit = self.bound(quota.which.unit, per)?;
+        let late = timing.answered.saturating_duration_since(timing.sent);
+        let full_in = quota.full_in.unwrap_or(late + UNDATED);
+        let left = full_in.checked_sub(late).filter(|left| !left.is_zero())?;
+        let missing = quota.capacity.unwrap_or(quota.remaining).saturating_sub(quota.remaining);
+        let back = match quota.full_in {
+            Some(_) => missing as f64 * (late.as_secs_f64() / full_in.as_secs_f64()),
+            None => 0.0,
+        };
+        let remaining = quota.remaining.saturating_add(back as u64);
+        Some(Action::Tighten { limit, remaining, full_at: timing.answered + left })
+    }
+
+    /// The gate's limits for those that the server names.
+    fn resolve(&self, which: &[Which]) -> Vec<Arc<str>> {
+        let mut found: Vec<Arc<str>> = Vec::new();
+        for which in which {
+            let limit = match which.per {
+                Some(per) => self.bound(which.unit, per),
+                None => self.bound(which.unit, Per::Minute).or_else(|| self.bound(which.unit, Per::Day)),
+            };
+            found.extend(limit);
+        }
+        if found.is_empty() {
+            found.extend(self.everything());
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    fn bound(&self, unit: Unit, per: Per) -> Option<Arc<str>> {
+        let exactly = |unit: Unit| {
+            let which = Which::new(unit, per);
+            self.bindings.iter().find(|(bound, _)| *bound == which).map(|(_, limit)| Arc::clone(limit))
+        };
+        // Who does not count prompts and answers apart counts them together.
+        exactly(unit).or_else(|| match unit {
+            Unit::InputTokens | Unit::OutputTokens => exactly(Unit::Tokens),
+            Unit::Requests | Unit::Tokens => None,
+        })
+    }
+
+    /// The limit that every request passes.
+    fn everything(&self) -> Option<Arc<str>> {
+        self.bound(Unit::Requests, Per::Minute)
+            .or_else(|| self.bound(Unit::Requests, Per::Day))
+            .or_else(|| self.limits.first().cloned())
+    }
+}
+
+impl Action {
+    /// The limit it is about.
+    ///
+    /// ```
+    /// # use tidegate_limit::feedback::Action;
+    /// assert_eq!(&**Action::Resume { limit: "rpd".into() }.limit(), "rpd");
+    /// ```
+    pub fn limit(&self) -> &Arc<str> {
+        match self {
+            Action::Pause { limit, .. }
+            | Action::Park { limit, .. }
+            | Action::Resume { limit }
+            | Action::Shut { limit, .. }
+            | Action::Tighten { limit, .. } => limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Stop;
+    use super::*;
+
+    const RPM: Which = Which { unit: Unit::Requests, per: Some(Per::Minute) };
+    const RPD: Which = Which { unit: Unit::Requests, per: Some(Per::Day) };
+
+    struct Desk {
+        steering: Steering,
+        start: Instant,
+        wall: Timestamp,
+    }
+
+    impl Desk {
+        fn new() -> Desk {
+            let wall = "2026-11-15T20:00:00Z".parse().unwrap();
+            Desk { steering: Steering::new(["global", "rpm", "tpm", "rpd"]), start: Instant::now(), wall }
+        }
+
+        fn at(&self, secs: f64) -> Instant {
+            self.start + Duration::from_secs_f64(secs)
+        }
+
+        /// What comes of an answer to a request sent and answered at these seconds.
+        fn answer(&mut self, sent: f64, answered: f64, verdict: Verdict, quotas: Vec<Quota>) -> Vec<Action> {
+            let timing = Timing {
+                sent: self.at(sent),
+                answered: self.at(answered),
+                answered_wall: self.wall + Duration::from_secs_f64(answered),
+            };
+            self.steering.on_feedback(&Feedback { verdict, quotas }, timing, u64::MAX)
+        }
+
+        fn verdict(&mut self, sent: f64, answered: f64, verdict: Verdict) -> Vec<Action> {
+            self.answer(sent, answered, verdict, Vec::new())
+        }
+
+        fn pause(&self, limit: &str, until: f64) -> Action {
+            Action::Pause { limit: limit.into(), until: self.at(until) }
+        }
+
+        fn midnight(&self) -> Verdict {
+            Verdict::Park { until: "2026-11-16T08:00:00Z".parse().unwrap(), limits: vec![RPD] }
+        }
+    }
+
+    #[test]
+    fn the_limit_that_was_named_is_paused_and_no_other() {
+        let mut desk = Desk::new();
+        let wait = |unit, per| Verdict::Wait { delay: Duration::from_secs(20), limits: vec![Which { unit, per }] };
+        for (unit, per, limit) in [
+            (Unit::Requests, Some(Per::Minute), "rpm"),
+            (Unit::Tokens, Some(Per::Minute), "tpm"),
+            (Unit::InputTokens, Some(Per::Minute), "tpm"),
+            (Unit::Tokens, None, "tpm"),
+            (Unit::Requests, Some(Per::Day), "rpd"),
+            // Not a limit of this gate: then the one that every request passes.
+            (Unit::Tokens, Some(Per::Day), "rpm"),
+        ] {
+            let actions = desk.verdict(0.0, 1.0, wait(unit, per));
+            assert_eq!(actions, [desk.pause(limit, 21.0)]);
+        }
+        let both = Verdict::Wait { delay: Duration::from_secs(5), limits: vec![RPM, RPD] };
+        let actions = desk.verdict(0.0, 1.0, both);
+        assert_eq!(actions, [desk.pause("rpd", 6.0), desk.pause("rpm", 6.0)]);
+    }
+
+    #[test]
+    fn refusals_in_a_row_double_the_pause_and_a_burst_of_them_is_one() {
+        let mut desk = Desk::new();
+        let refused = || Verdict::BackOff { limits: vec![RPM] };
+        assert_eq!(desk.verdict(0.0, 1.0, refused()), [desk.pause("rpm", 1.5)]);
+        for _ in 0..50 {
+            assert_eq!(desk.verdict(0.0, 1.1, refused()), []);
+        }
+        assert_eq!(desk.verdict(1.5, 2.0, refused()), [desk.pause("rpm", 3.0)]);
+        assert_eq!(desk.verdict(3.0, 4.0, refused()), [desk.pause("rpm", 6.0)]);
+        // Served, but sent before: no news. Served afterwards: from the beginning.
+        desk.verdict(3.5, 5.0, Verdict::Proceed);
+        assert_eq!(desk.verdict(6.0, 7.0, refused()), [desk.pause("rpm", 11.0)]);
+        assert_eq!(desk.verdict(11.0, 12.0, Verdict::Proceed), []);
+        assert_eq!(desk.verdict(12.0, 13.0, refused()), [desk.pause("rpm", 13.5)]);
+    }
+
+    #[test]
+    fn a_parked_day_is_probed_ever_more_rarely_and_ends_with_a_probe_that_is_served() {
+        let mut desk = Desk::new();
+        let midnight = desk.at(12.0 * 3600.0);
+        let mut sent = 0.0;
+        for minutes in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+            let probe_every = Duration::from_secs(minutes * 60);
+            let park = Action::Park { limit: "rpd".into(), until: midnight, probe_every };
+            let refused = desk.midnight();
+            assert_eq!(desk.verdict(sent, sent + 1.0, refused.clone()), [park.clone()]);
+            // Others that were under way change nothing.
+            assert_eq!(desk.verdict(sent - 1.0_f64.min(sent), sent + 1.0, refused), [park]);
+            sent += 1.0 + probe_every.as_secs_f64();
+        }
+        assert_eq!(desk.verdict(0.0, sent, Verdict::Proceed), [], "it was sent before the refusal");
+        assert_eq!(desk.verdict(sent, sent + 1.0, Verdict::Proceed), [Action::Resume { limit: "rpd".into() }]);
+        assert_eq!(desk.verdict(sent + 2.0, sent + 3.0, Verdict::Proceed), []);
+    }
+
+    #[test]
+    fn a_delay_of_hours_is_probed_too() {
+        let mut desk = Desk::new();
+        let wait = Verdict::Wait { delay: Duration::from_secs(7200), limits: vec![RPD] };
+        let until = desk.at(7201.0);
+        let park = Action::Park { limit: "rpd".into(), until, probe_every: PROBE_FIRST };
+        assert_eq!(desk.verdict(0.0, 1.0, wait), [park]);
+    }
+
+    #[test]
+    fn overload_pauses_everybody_only_if_the_server_asks_for_it() {
+        let mut desk = Desk::new();
+        let delay = Some(Duration::from_secs(5));
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [desk.pause("rpm", 6.0)]);
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay: None }), []);
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Other { status: 500 }), []);
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::TooLarge { requested: None, limit: None }), []);
+    }
+
+    #[test]
+    fn the_end_shuts_the_gate_and_says_why() {
+        let mut desk = Desk::new();
+        let [Action::Shut { limit, reason }] = &desk.verdict(0.0, 1.0, Verdict::Stop(Stop::InsufficientQuota))[..]
+        else {
+            panic!()
+        };
+        assert_eq!(&**limit, "rpm");
+        assert!(reason.contains("no credit left"));
+    }
+
+    fn quota(unit: Unit, remaining: u64, full_in: Option<u64>) -> Quota {
+        Quota {
+            which: Which { unit, per: None },
+            capacity: Some(100),
+            remaining,
+            full_in: full_in.map(Duration::from_secs),
+        }
+    }
+
+    #[test]
+    fn what_came_back_while_the_model_was_thinking_is_counted_in() {
+        let mut desk = Desk::new();
+        let tighten = |remaining, full_at| Action::Tighten { limit: "rpm".into(), remaining, full_at };
+        let actions = desk.answer(0.0, 0.0, Verdict::Proceed, vec![quota(Unit::Requests, 40, Some(60))]);
+        assert_eq!(actions, [tighten(40, desk.at(60.0))]);
+        // Half of the 60 missing are back after half of the time, and all after all of it.
+        let actions = desk.answer(0.0, 30.0, Verdict::Proceed, vec![quota(Unit::Requests, 40, Some(60))]);
+        assert_eq!(actions, [tighten(70, desk.at(60.0))]);
+        let actions = desk.answer(0.0, 61.0, Verdict::Proceed, vec![quota(Unit::Requests, 0, Some(60))]);
+        assert_eq!(actions, []);
+        // Without a date there is little to go by.
+        let actions = desk.answer(0.0, 30.0, Verdict::Proceed, vec![quota(Unit::Requests, 0, None)]);
+        assert_eq!(actions, [tighten(0, desk.at(31.0))]);
+    }
+
+    #[test]
+    fn a_counter_of_unknown_window_never_empties_the_day() {
+        let wall = Timestamp::UNIX_EPOCH;
+        let now = Instant::now();
+        let timing = Timing { sent: now, answered: now, answered_wall: wall };
+        let feedback = Feedback {
+            verdict: Verdict::Proceed,
+            quotas: vec![quota(Unit::Requests, 0, Some(60)), quota(Unit::Tokens, 0, None)],
+        };
+        assert_eq!(Steering::new(["rpd"]).on_feedback(&feedback, timing, 0), []);
+        assert_eq!(Steering::new(Vec::<Arc<str>>::new()).on_feedback(&feedback, timing, 0), []);
+    }
+}
