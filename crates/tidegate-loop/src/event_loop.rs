@@ -344,6 +344,18 @@ impl LoopHandle {
         self.kernel.clock.instant(self.kernel.now())
     }
 
+    /// Whether the loop's time is virtual.
+    ///
+    /// ```
+    /// # use tidegate_loop::EventLoop;
+    /// assert!(EventLoop::simulated(1).is_virtual());
+    /// assert!(!EventLoop::new().unwrap().is_virtual());
+    /// ```
+    #[inline]
+    pub fn is_virtual(&self) -> bool {
+        self.kernel.clock.is_virtual()
+    }
+
     /// Moves a virtual clock forward. What that makes due runs in the next tick.
     ///
     /// # Panics

@@ -1,0 +1,229 @@
+//! How a gate is made.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use crate::error::ConfigError;
+use crate::gate::Gate;
+use crate::journal::{Journal, Restored};
+use crate::limit::{Kind, Limit};
+use crate::limits::Limits;
+use crate::margin::Margin;
+use crate::moment::{Moment, nanos_of};
+use crate::pump::{SkipAhead, State};
+use crate::timer::Timer;
+
+/// The bounds of the margin for the wire, unless told otherwise.
+const MARGIN_DEFAULT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(250);
+
+/// So long before the gate was made its moments begin: a virtual clock may stand a little behind the real one.
+const BEFORE: Duration = Duration::from_secs(3600);
+
+/// Builds a [`Gate`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limit::{Gate, Limit, SkipAhead};
+///
+/// let gate = Gate::builder()
+///     .limit(Limit::concurrency("global", 200))
+///     .limit(Limit::rpm(150))
+///     .max_waiting(10_000)
+///     .skip_ahead(SkipAhead { look_ahead: 4, passes_max: 100 })
+///     .margin(Duration::from_millis(5)..=Duration::from_millis(100))
+///     .build()
+///     .unwrap();
+/// # let _ = gate;
+/// ```
+#[must_use = "a builder makes nothing until build is called"]
+pub struct Builder {
+    limits: Vec<Limit>,
+    waiting_max: usize,
+    skip_ahead: SkipAhead,
+    margin: RangeInclusive<Duration>,
+    timer: Option<Box<dyn Timer>>,
+    journal: Option<Box<dyn Journal>>,
+    restored: Vec<Restored>,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder {
+            limits: Vec::new(),
+            waiting_max: usize::MAX,
+            skip_ahead: SkipAhead::default(),
+            margin: MARGIN_DEFAULT,
+            timer: None,
+            journal: None,
+            restored: Vec::new(),
+        }
+    }
+
+    /// Adds a limit. Without any, everybody gets in.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// let gate = Gate::builder().limit(Limit::rpm(60)).limit(Limit::tpm(90_000)).build().unwrap();
+    /// # let _ = gate;
+    /// ```
+    pub fn limit(mut self, limit: Limit) -> Builder {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Adds several.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// let gate = Gate::builder().limits([Limit::rpm(60), Limit::tpm(90_000)]).build().unwrap();
+    /// # let _ = gate;
+    /// ```
+    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Builder {
+        self.limits.extend(limits);
+        self
+    }
+
+    /// Refuses who comes while so many wait.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Cost, EnterError, Gate, Limit};
+    /// # tidegate_loop::run(async {
+    /// let gate = Gate::builder().limit(Limit::concurrency("one", 1)).max_waiting(0).build().unwrap();
+    /// let lease = gate.enter(gate.unscoped(), Cost::request()).await.unwrap();
+    /// let error = gate.enter(gate.unscoped(), Cost::request()).await.unwrap_err();
+    /// assert_eq!(error, EnterError::Crowded { waiting_max: 0 });
+    /// # drop(lease);
+    /// # }).unwrap();
+    /// ```
+    pub fn max_waiting(mut self, waiting_max: usize) -> Builder {
+        self.waiting_max = waiting_max;
+        self
+    }
+
+    /// Who may go before somebody who came first and does not fit yet.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit, SkipAhead};
+    /// let gate = Gate::builder().limit(Limit::tpm(1_000)).skip_ahead(SkipAhead::OFF).build().unwrap();
+    /// # let _ = gate;
+    /// ```
+    pub fn skip_ahead(mut self, skip_ahead: SkipAhead) -> Builder {
+        self.skip_ahead = skip_ahead;
+        self
+    }
+
+    /// The bounds of the margin that strict windows keep for the time on the wire: 1 ms to 250 ms by default. It follows
+    /// the spread between [`sent`](crate::Lease::sent) and [`answered`](crate::Lease::answered); in virtual time it is
+    /// zero.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tidegate_limit::{Gate, Limit}};
+    /// let exact = Duration::ZERO..=Duration::ZERO;
+    /// let gate = Gate::builder().limit(Limit::rpm(60)).margin(exact).build().unwrap();
+    /// assert!(gate.stats().margin.is_zero());
+    /// ```
+    pub fn margin(mut self, bounds: RangeInclusive<Duration>) -> Builder {
+        self.margin = bounds;
+        self
+    }
+
+    /// The clock, and what wakes the gate. By default that of tidegate's loop, or tokio's if only that feature is on, or
+    /// else a thread.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit, ThreadTimer};
+    /// let gate = Gate::builder().limit(Limit::rpm(60)).timer(ThreadTimer::default()).build().unwrap();
+    /// # let _ = gate;
+    /// ```
+    pub fn timer(mut self, timer: impl Timer) -> Builder {
+        self.timer = Some(Box::new(timer));
+        self
+    }
+
+    /// Where [journaled](Limit::journaled) limits write what they are about to book.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// # use tidegate_limit::journal::{Journal, Receipt, Reservation};
+    /// struct Nowhere;
+    /// impl Journal for Nowhere {
+    ///     fn write(&self, _: Reservation, receipt: Receipt) { receipt.written() }
+    /// }
+    /// let gate = Gate::builder().limit(Limit::rpm(60).journaled(10)).journal(Nowhere).build().unwrap();
+    /// # let _ = gate;
+    /// ```
+    pub fn journal(mut self, journal: impl Journal) -> Builder {
+        self.journal = Some(Box::new(journal));
+        self
+    }
+
+    /// Counts what was booked before a restart.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Gate, Limit}, tidegate_limit::journal::Restored};
+    /// let before = [Restored::new("rpm", 12, SystemTime::now())];
+    /// let gate = Gate::builder().limit(Limit::rpm(60)).restore(before).build().unwrap();
+    /// assert_eq!(gate.stats().limit("rpm").unwrap().remaining, 48);
+    /// ```
+    pub fn restore(mut self, restored: impl IntoIterator<Item = Restored>) -> Builder {
+        self.restored.extend(restored);
+        self
+    }
+
+    /// Makes the gate. Inside a loop in virtual time, its time is that loop's.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which limit is impossible, and why.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// assert!(Gate::builder().limit(Limit::rpm(60)).limit(Limit::rpm(90)).build().is_err());
+    /// ```
+    pub fn build(self) -> Result<Gate, ConfigError> {
+        if self.journal.is_none()
+            && let Some(limit) = self.limits.iter().find(|limit| limit.is_journaled())
+        {
+            return Err(ConfigError::NoJournal { limit: limit.name.clone() });
+        }
+        let timer = self.timer.unwrap_or_else(default_timer);
+        let now: Instant = timer.now();
+        let epoch = now.checked_sub(BEFORE).unwrap_or(now);
+        let begins = Moment::from_nanos(nanos_of(now - epoch));
+        let mut limits = Limits::new(self.limits, begins, timer.wall())?;
+        let margin = Margin::new(&self.margin);
+        limits.set_margin(if timer.is_virtual() { Duration::ZERO } else { margin.get() });
+        let mut restored = self.restored;
+        restored.sort_by_key(|restored| restored.until);
+        for restored in &restored {
+            limits.restore(restored, begins);
+        }
+        Ok(Gate::new(State::new(limits, margin, self.skip_ahead, self.waiting_max), timer, self.journal, epoch))
+    }
+}
+
+impl Limit {
+    fn is_journaled(&self) -> bool {
+        matches!(self.kind, Kind::Rate { journaled: Some(_), .. })
+    }
+}
+
+fn default_timer() -> Box<dyn Timer> {
+    #[cfg(feature = "tidegate-loop")]
+    return Box::new(crate::on_tidegate::LoopTimer::new());
+    #[cfg(all(feature = "tokio", not(feature = "tidegate-loop")))]
+    return Box::new(crate::on_tokio::TokioTimer::new());
+    #[cfg(not(any(feature = "tokio", feature = "tidegate-loop")))]
+    return Box::new(crate::timer::ThreadTimer::default());
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("limits", &self.limits)
+            .field("waiting_max", &self.waiting_max)
+            .field("skip_ahead", &self.skip_ahead)
+            .field("margin", &self.margin)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! Waiting to be let in.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::cost::Cost;
+use crate::error::EnterError;
+use crate::gate::Shared;
+use crate::lease::Lease;
+use crate::line::{Fate, ScopeId, WaiterId};
+use crate::pump::{Effects, Why};
+
+/// The future of [`Gate::enter`](crate::Gate::enter).
+///
+/// ```
+/// use tidegate_limit::{Cost, Gate, Limit};
+///
+/// # tidegate_loop::run(async {
+/// let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
+/// let lease = gate.enter(gate.unscoped(), Cost::request()).await.unwrap();
+/// # drop(lease);
+/// # }).unwrap();
+/// ```
+#[must_use = "futures do nothing unless polled"]
+pub struct Enter<'a> {
+    gate: &'a Arc<Shared>,
+    scope: ScopeId,
+    step: Step,
+}
+
+enum Step {
+    /// Not polled yet.
+    Begin(Cost),
+    /// In line, or with a fate that it has not been told.
+    Waiting(WaiterId),
+    Done,
+}
+
+impl<'a> Enter<'a> {
+    #[inline]
+    pub(crate) fn new(gate: &'a Arc<Shared>, scope: ScopeId, cost: Cost) -> Enter<'a> {
+        Enter { gate, scope, step: Step::Begin(cost) }
+    }
+
+    #[inline]
+    fn lease(&self, booking: crate::limits::Booking) -> Lease {
+        Lease::new(Arc::clone(self.gate), self.scope, booking)
+    }
+
+    /// There is no room, or somebody is first.
+    #[cold]
+    fn join(&mut self, cost: Cost, waker: Waker) -> Poll<Result<Lease, EnterError>> {
+        self.gate.attend();
+        // The time has passed since, and the lock was not held: look again.
+        let now = self.gate.tell_time();
+        let mut effects = Effects::default();
+        let mut state = self.gate.lock_at(now);
+        let why = match state.enter_now(self.scope, &cost, now.moment) {
+            Ok(booking) => {
+                drop(state);
+                return Poll::Ready(Ok(self.lease(booking)));
+            }
+            Err(Why::Never(error)) => return Poll::Ready(Err(error)),
+            Err(why) => why,
+        };
+        let ahead = state.line.waiting();
+        let id = match state.join(self.scope, cost, waker, &why, now.moment) {
+            Ok(id) => id,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        self.step = Step::Waiting(id);
+        // Too far behind to be looked at, and nothing else has changed.
+        if !matches!(why, Why::Behind) || ahead <= state.skip_ahead.look_ahead {
+            state.pump(now.moment, &mut effects);
+        }
+        drop(state);
+        self.gate.carry_out(effects);
+        Poll::Pending
+    }
+
+    fn ask(&mut self, id: WaiterId, waker: &Waker) -> Poll<Result<Lease, EnterError>> {
+        let mut state = self.gate.lock();
+        if let Fate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
+            if known.will_wake(waker) {
+                return Poll::Pending;
+            }
+            // Wakers are somebody else's code: cloned and dropped without the lock.
+            drop(state);
+            let mut fresh = waker.clone();
+            let mut state = self.gate.lock();
+            if let Fate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
+                std::mem::swap(known, &mut fresh);
+                drop(state);
+                drop(fresh);
+                return Poll::Pending;
+            }
+            return self.fetch(id, state);
+        }
+        self.fetch(id, state)
+    }
+
+    fn fetch(
+        &mut self,
+        id: WaiterId,
+        mut state: std::sync::MutexGuard<'_, crate::pump::State>,
+    ) -> Poll<Result<Lease, EnterError>> {
+        let waiter = state.line.leave(id);
+        drop(state);
+        self.step = Step::Done;
+        match waiter.fate {
+            Fate::Granted(booking) => Poll::Ready(Ok(self.lease(booking))),
+            Fate::Refused(error) => Poll::Ready(Err(error)),
+            Fate::Waiting(_) => unreachable!("looked at under the same lock"),
+        }
+    }
+}
+
+impl Future for Enter<'_> {
+    type Output = Result<Lease, EnterError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match std::mem::replace(&mut self.step, Step::Done) {
+            Step::Begin(cost) => {
+                let now = self.gate.tell_time();
+                let entered = self.gate.lock_at(now).enter_now(self.scope, &cost, now.moment);
+                match entered {
+                    Ok(booking) => Poll::Ready(Ok(self.lease(booking))),
+                    Err(Why::Never(error)) => Poll::Ready(Err(error)),
+                    Err(_) => self.join(cost, cx.waker().clone()),
+                }
+            }
+            Step::Waiting(id) => {
+                self.step = Step::Waiting(id);
+                self.ask(id, cx.waker())
+            }
+            Step::Done => panic!("polled after it was ready"),
+        }
+    }
+}
+
+impl Drop for Enter<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Step::Waiting(id) = self.step {
+            let waker = self.gate.change(|state, now, _| state.abandon(id, now));
+            drop(waker);
+        }
+    }
+}
+
+impl fmt::Debug for Enter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = match self.step {
+            Step::Begin(_) => "not polled yet",
+            Step::Waiting(_) => "waiting",
+            Step::Done => "done",
+        };
+        f.debug_struct("Enter").field("step", &step).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,331 @@
+//! What a limit is: its name, what it counts, how much of that, over which window. Plain configuration.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use crate::cost::Dimension;
+use crate::error::ConfigError;
+use crate::moment::{Moment, Wall, nanos_of};
+use crate::window::{Bucket, Calendar, Log, Model, Periods};
+
+/// One limit of a gate: so many at once, or so much of something over a window.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limit::{Dimension, Limit, Limits, Moment, Window};
+///
+/// # let wall = std::time::SystemTime::now();
+/// let limits = [
+///     Limit::concurrency("global", 200),
+///     Limit::rpm(150),
+///     Limit::tpm(1_000_000).window(Window::bucket(Duration::from_secs(60))),
+///     Limit::rpd(10_000, "America/Los_Angeles"),
+///     Limit::rate("images", Dimension::named("images"), 5, Window::strict(Duration::from_secs(10))),
+/// ];
+/// assert!(Limits::new(limits, Moment::ZERO, wall).is_ok());
+///
+/// // What cannot be meant is told when the limits are made.
+/// let nowhere = Limits::new([Limit::rpd(1, "Mars/Olympus")], Moment::ZERO, wall);
+/// assert!(nowhere.unwrap_err().to_string().contains("Mars/Olympus"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub(crate) name: Arc<str>,
+    pub(crate) amount: u64,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Concurrency,
+    Rate { dimension: Dimension, window: Window, oversize: Oversize, journaled: Option<u64> },
+}
+
+/// What a limit does with a cost above all that ever fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Oversize {
+    /// Refuses it at once: it could wait for ever.
+    #[default]
+    Refuse,
+    /// Lets it through once everything is free, and counts as much as there is.
+    Drain,
+}
+
+/// How a rate is counted; which one is right is the server's choice.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limit::{Start, Window};
+///
+/// assert_eq!(Window::minute(), Window::strict(Duration::from_secs(60)));
+/// let one_a_second = Window::Bucket { per: Duration::from_secs(60), burst: Some(1), start: Start::Full };
+/// # let _ = one_a_second;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Window {
+    /// Never more than the amount in *any* window of this length. Up to 4,096 bookings are kept exactly; beyond that,
+    /// those within 1/4,096 of the window count until the latest of them leaves it: never over the limit, at most
+    /// 0.03 % below it, in bounded memory.
+    Strict(Duration),
+    /// A bucket into which the amount flows continuously during `per`.
+    Bucket {
+        /// How long it takes for the amount to flow in.
+        per: Duration,
+        /// What fits into it; `None`: the amount.
+        burst: Option<u64>,
+        /// What is in it at first.
+        start: Start,
+    },
+    /// Windows aligned to the clock: with 60 s they begin at second 00. Almost twice the amount fits into a minute that
+    /// is not aligned; that is how such servers count.
+    Aligned(Duration),
+    /// Calendar days in a time zone (an IANA name such as `America/Los_Angeles`), of 23, 24 or 25 hours.
+    Day(Arc<str>),
+}
+
+/// What a bucket holds at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// All: almost twice the amount can pass in the first window.
+    Full,
+    /// Nothing: never more than the amount passes in any window that begins with the limit.
+    #[default]
+    Cold,
+}
+
+impl Window {
+    /// At most the amount in any window of this length.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tidegate_limit::Window};
+    /// assert!(matches!(Window::strict(Duration::from_secs(6)), Window::Strict(_)));
+    /// ```
+    #[must_use]
+    pub fn strict(length: Duration) -> Window {
+        Window::Strict(length)
+    }
+
+    /// A strict minute.
+    ///
+    /// ```
+    /// # use tidegate_limit::Window;
+    /// assert!(matches!(Window::minute(), Window::Strict(_)));
+    /// ```
+    #[must_use]
+    pub fn minute() -> Window {
+        Window::Strict(Duration::from_secs(60))
+    }
+
+    /// A bucket as large as the amount, which starts cold.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tidegate_limit::{Start, Window}};
+    /// assert!(matches!(Window::bucket(Duration::from_secs(60)), Window::Bucket { start: Start::Cold, .. }));
+    /// ```
+    #[must_use]
+    pub fn bucket(per: Duration) -> Window {
+        Window::Bucket { per, burst: None, start: Start::Cold }
+    }
+
+    /// Minutes that begin at second 00.
+    ///
+    /// ```
+    /// # use tidegate_limit::Window;
+    /// assert!(matches!(Window::clock_minute(), Window::Aligned(_)));
+    /// ```
+    #[must_use]
+    pub fn clock_minute() -> Window {
+        Window::Aligned(Duration::from_secs(60))
+    }
+
+    /// Calendar days in a time zone.
+    ///
+    /// ```
+    /// # use tidegate_limit::Window;
+    /// assert!(matches!(Window::day("Europe/Berlin"), Window::Day(_)));
+    /// ```
+    #[must_use]
+    pub fn day(zone: impl Into<Arc<str>>) -> Window {
+        Window::Day(zone.into())
+    }
+}
+
+impl Limit {
+    /// At most `amount` leases at once.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::concurrency("global", 200).name(), "global");
+    /// ```
+    #[must_use]
+    pub fn concurrency(name: impl Into<Arc<str>>, amount: u64) -> Limit {
+        Limit { name: name.into(), amount, kind: Kind::Concurrency }
+    }
+
+    /// At most `amount` of `dimension` a window.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Dimension, Limit, Window};
+    /// let limit = Limit::rate("input", Dimension::named("input-tokens"), 50_000, Window::minute());
+    /// # let _ = limit;
+    /// ```
+    #[must_use]
+    pub fn rate(name: impl Into<Arc<str>>, dimension: Dimension, amount: u64, window: Window) -> Limit {
+        let kind = Kind::Rate { dimension, window, oversize: Oversize::Refuse, journaled: None };
+        Limit { name: name.into(), amount, kind }
+    }
+
+    /// `rpm`: requests in any minute.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::rpm(150).name(), "rpm");
+    /// ```
+    #[must_use]
+    pub fn rpm(amount: u64) -> Limit {
+        Limit::rate("rpm", Dimension::REQUESTS, amount, Window::minute())
+    }
+
+    /// `tpm`: tokens in any minute.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::tpm(1_000_000).name(), "tpm");
+    /// ```
+    #[must_use]
+    pub fn tpm(amount: u64) -> Limit {
+        Limit::rate("tpm", Dimension::TOKENS, amount, Window::minute())
+    }
+
+    /// `rpd`: requests in a calendar day of a time zone.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::rpd(10_000, "America/Los_Angeles").name(), "rpd");
+    /// ```
+    #[must_use]
+    pub fn rpd(amount: u64, zone: impl Into<Arc<str>>) -> Limit {
+        Limit::rate("rpd", Dimension::REQUESTS, amount, Window::day(zone))
+    }
+
+    /// The same with another window. Of a concurrency limit there is none to change.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Limit, Window};
+    /// let limit = Limit::rpm(60).window(Window::clock_minute());
+    /// # let _ = limit;
+    /// ```
+    #[must_use]
+    pub fn window(mut self, to: Window) -> Limit {
+        if let Kind::Rate { window, .. } = &mut self.kind {
+            *window = to;
+        }
+        self
+    }
+
+    /// The same under another name.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::rpm(60).named("gpt rpm").name(), "gpt rpm");
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Limit {
+        self.name = name.into();
+        self
+    }
+
+    /// What it does with a cost above all that ever fits.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Limit, Oversize};
+    /// let limit = Limit::tpm(1_000).oversize(Oversize::Drain);
+    /// # let _ = limit;
+    /// ```
+    #[must_use]
+    pub fn oversize(mut self, to: Oversize) -> Limit {
+        if let Kind::Rate { oversize, .. } = &mut self.kind {
+            *oversize = to;
+        }
+        self
+    }
+
+    /// Writes what it is about to book to the gate's [journal](crate::journal), `batch` units ahead: a crash counts up
+    /// to so much too many, never too few. Zero: by each entry.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// let limit = Limit::rpd(10_000, "America/Los_Angeles").journaled(50);
+    /// # let _ = limit;
+    /// ```
+    #[must_use]
+    pub fn journaled(mut self, batch: u64) -> Limit {
+        if let Kind::Rate { journaled, .. } = &mut self.kind {
+            *journaled = Some(batch);
+        }
+        self
+    }
+
+    /// Its name.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::tpm(1).name(), "tpm");
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes the model, or says what is wrong with the configuration.
+    pub(crate) fn model(&self, now: Moment, wall: Wall) -> Result<Option<Model>, ConfigError> {
+        if self.amount == 0 {
+            return Err(ConfigError::Zero { limit: self.name.clone() });
+        }
+        let Kind::Rate { window, .. } = &self.kind else { return Ok(None) };
+        let checked = |length: Duration| match nanos_of(length) {
+            0 | u64::MAX => Err(ConfigError::Window { limit: self.name.clone(), length }),
+            nanos => Ok(nanos),
+        };
+        Ok(Some(match window {
+            Window::Strict(length) => Model::Strict(Log::new(self.amount, checked(*length)?)),
+            Window::Bucket { burst: Some(0), .. } => return Err(ConfigError::Zero { limit: self.name.clone() }),
+            Window::Bucket { per, burst, start } => {
+                let mut bucket = Bucket::new(self.amount, checked(*per)?, *burst);
+                if *start == Start::Cold {
+                    bucket.drain(now);
+                }
+                Model::Bucket(bucket)
+            }
+            Window::Aligned(length) => {
+                Model::Calendar(Calendar::new(self.amount, Periods::Aligned(checked(*length)?), now, wall))
+            }
+            Window::Day(zone) => {
+                let unknown = |_| ConfigError::Zone { limit: self.name.clone(), zone: zone.clone() };
+                let zone = TimeZone::get(zone).map_err(unknown)?;
+                Model::Calendar(Calendar::new(self.amount, Periods::Days(zone), now, wall))
+            }
+        }))
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Concurrency => write!(f, "{}: {} at once", self.name, self.amount),
+            Kind::Rate { dimension, window, .. } => {
+                write!(f, "{}: {} {dimension} ", self.name, self.amount)?;
+                match window {
+                    Window::Strict(length) => write!(f, "in any {length:?}"),
+                    Window::Bucket { per, .. } => write!(f, "flowing in during {per:?}"),
+                    Window::Aligned(length) => write!(f, "in each {length:?} of the clock"),
+                    Window::Day(zone) => write!(f, "a day in {zone}"),
+                }
+            }
+        }
+    }
+}

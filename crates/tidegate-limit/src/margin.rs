@@ -1,0 +1,100 @@
+//! The margin for the wire. A strict server counts arrivals: if one request takes longer on its way than a later one,
+//! they arrive closer together than they left. Pure: samples in, a margin out.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::moment::nanos_of;
+
+/// The share by which what was seen fades with each sample.
+const FADE: u64 = 128;
+
+/// The spread between the fastest and the slowest answer of late, within bounds.
+///
+/// A slow answer widens it at once; it narrows by 1/128 a sample. A refusal that should not have been doubles it.
+#[derive(Clone, Debug)]
+pub(crate) struct Margin {
+    floor: u64,
+    ceiling: u64,
+    /// Nanoseconds from sent to answered, of late.
+    fastest: u64,
+    slowest: u64,
+    samples: u64,
+}
+
+impl Margin {
+    pub(crate) fn new(bounds: &RangeInclusive<Duration>) -> Margin {
+        let floor = nanos_of(*bounds.start());
+        Margin { floor, ceiling: nanos_of(*bounds.end()).max(floor), fastest: 0, slowest: 0, samples: 0 }
+    }
+
+    pub(crate) fn sample(&mut self, took: Duration) {
+        let took = nanos_of(took);
+        if self.samples == 0 {
+            (self.fastest, self.slowest) = (took, took);
+        } else {
+            let fade = (self.slowest - self.fastest).div_ceil(FADE);
+            self.slowest = took.max(self.slowest - fade);
+            self.fastest = took.min(self.fastest + fade).min(self.slowest);
+        }
+        self.samples += 1;
+    }
+
+    /// The server refused what should have fitted.
+    pub(crate) fn refused(&mut self) {
+        let spread = (self.slowest - self.fastest).max(self.floor).max(1_000_000);
+        self.slowest =
+            self.fastest.saturating_add(spread.saturating_mul(2)).min(self.fastest.saturating_add(self.ceiling));
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_nanos((self.slowest - self.fastest).clamp(self.floor, self.ceiling))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn it_follows_the_spread_within_its_bounds() {
+        let mut margin = Margin::new(&(ms(1)..=ms(250)));
+        assert_eq!(margin.get(), ms(1));
+        margin.sample(ms(80));
+        assert_eq!(margin.get(), ms(1), "one answer has no spread");
+        margin.sample(ms(120));
+        assert_eq!(margin.get(), ms(40));
+        margin.sample(ms(5_000));
+        assert_eq!(margin.get(), ms(250));
+    }
+
+    #[test]
+    fn what_was_seen_fades() {
+        let mut margin = Margin::new(&(ms(0)..=ms(250)));
+        margin.sample(ms(10));
+        margin.sample(ms(110));
+        for _ in 0..2_000 {
+            margin.sample(ms(10));
+        }
+        assert!(margin.get() < ms(1), "{:?}", margin.get());
+    }
+
+    #[test]
+    fn a_refusal_doubles_it_up_to_the_ceiling() {
+        let mut margin = Margin::new(&(ms(4)..=ms(20)));
+        margin.refused();
+        assert_eq!(margin.get(), ms(8));
+        margin.refused();
+        assert_eq!(margin.get(), ms(16));
+        margin.refused();
+        assert_eq!(margin.get(), ms(20));
+        let mut off = Margin::new(&(ms(0)..=ms(0)));
+        off.refused();
+        off.sample(ms(9));
+        assert_eq!(off.get(), ms(0));
+    }
+}

@@ -1,0 +1,192 @@
+//! One limit at work: its count, and whether it is held.
+
+use std::sync::Arc;
+
+use crate::cost::{Cost, Dimension};
+use crate::hold::Hold;
+use crate::ledger::Ledger;
+use crate::limit::Oversize;
+use crate::limits::{Booking, Until};
+use crate::moment::Moment;
+use crate::window::{Model, Setting};
+
+/// Buckets whose refunds are exact; what is refunded to further ones errs on the safe side.
+pub(crate) const MARKS: usize = 3;
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) name: Arc<str>,
+    pub(crate) hold: Hold,
+    pub(crate) count: Count,
+}
+
+#[derive(Debug)]
+pub(crate) enum Count {
+    Concurrency {
+        amount: u64,
+        used: u64,
+    },
+    Rate {
+        dimension: Dimension,
+        model: Model,
+        oversize: Oversize,
+        /// Where a booking keeps what this limit's bucket told it.
+        mark: Option<u8>,
+        ledger: Option<Box<Ledger>>,
+        withheld: Withheld,
+        /// What was booked by settling above what had been declared.
+        overdrawn: u64,
+    },
+}
+
+/// What the server says is gone beyond what we know of, and until when.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Withheld {
+    amount: u64,
+    until: Moment,
+}
+
+impl Withheld {
+    #[inline]
+    pub(crate) fn at(self, now: Moment) -> u64 {
+        if now < self.until { self.amount } else { 0 }
+    }
+
+    pub(crate) fn tighten(&mut self, amount: u64, until: Moment, now: Moment) {
+        if amount > self.at(now) {
+            *self = Withheld { amount, until };
+        }
+    }
+}
+
+/// What is booked for a cost: all of it, or as much as there is room for at all if the limit lets itself be drained.
+#[inline]
+fn effective(cost: u64, oversize: Oversize, model: &Model) -> u64 {
+    match oversize {
+        Oversize::Refuse => cost,
+        Oversize::Drain => cost.min(model.capacity()),
+    }
+}
+
+impl Slot {
+    /// Brings the limit up to `now` and says whether `cost` fits.
+    #[inline]
+    pub(crate) fn fits(&mut self, cost: &Cost, now: Moment, setting: Setting) -> bool {
+        if !self.hold.is_open() && !self.hold.lets_through(now) {
+            return false;
+        }
+        match &mut self.count {
+            Count::Concurrency { amount, used } => used < amount,
+            Count::Rate { dimension, model, oversize, ledger, withheld, .. } => {
+                model.expire(now, setting);
+                let amount = cost.of(*dimension);
+                if amount == 0 {
+                    return true;
+                }
+                let amount = effective(amount, *oversize, model);
+                let fits = match withheld.at(now) {
+                    0 => model.fits(amount, now),
+                    withheld => amount.checked_add(withheld).is_some_and(|amount| model.fits(amount, now)),
+                };
+                fits && ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now))
+            }
+        }
+    }
+
+    /// Books what `fits` has said yes to.
+    #[inline]
+    pub(crate) fn book(&mut self, booking: &mut Booking, now: Moment) {
+        match &mut self.count {
+            Count::Concurrency { used, .. } => *used += 1,
+            Count::Rate { dimension, model, oversize, mark, ledger, .. } => {
+                let cost = booking.cost.of(*dimension);
+                if cost == 0 {
+                    return;
+                }
+                let amount = effective(cost, *oversize, model);
+                booking.drained |= amount < cost;
+                let told = model.book(amount, now);
+                if let Some(mark) = mark {
+                    booking.marks[usize::from(*mark)] = told;
+                }
+                if let Some(ledger) = ledger {
+                    ledger.spend(amount);
+                }
+            }
+        }
+        self.hold.passed(now);
+    }
+
+    /// What has to be waited for before `cost` fits, after `fits` was asked at `now`.
+    pub(crate) fn until(&self, cost: &Cost, now: Moment, setting: Setting) -> Option<Until> {
+        if let Hold::Shut { .. } = self.hold {
+            return Some(Until::Shut);
+        }
+        let held = self.hold.ready_at(now);
+        match &self.count {
+            Count::Concurrency { amount, used } if used >= amount => Some(Until::Release),
+            Count::Concurrency { .. } => held.map(Until::At),
+            Count::Rate { dimension, model, oversize, ledger, .. } => {
+                let amount = effective(cost.of(*dimension), *oversize, model);
+                if amount == 0 {
+                    return held.map(Until::At);
+                }
+                if amount > model.capacity() {
+                    return Some(Until::TooLarge);
+                }
+                let ready = self.ready_at(amount, 0, now, setting).max(held.unwrap_or(now));
+                if ready > now {
+                    return Some(Until::At(ready));
+                }
+                let covered = ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now));
+                (!covered).then_some(Until::Journal)
+            }
+        }
+    }
+
+    /// What a cost that never fits comes to, and what would fit.
+    pub(crate) fn too_large(&self, cost: &Cost) -> (u64, u64) {
+        match &self.count {
+            Count::Concurrency { amount, .. } => (1, *amount),
+            Count::Rate { dimension, model, .. } => (cost.of(*dimension), model.capacity()),
+        }
+    }
+
+    /// The earliest instant at which `cost` fits under a rate, if nothing is booked until then but `extra`, now.
+    pub(crate) fn ready_at(&self, cost: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
+        let Count::Rate { model, withheld, oversize, .. } = &self.count else { return now };
+        let amount = effective(cost, *oversize, model);
+        if amount == 0 {
+            return now;
+        }
+        let without = model.ready_at(amount, extra, now, setting);
+        match withheld.at(now) {
+            0 => without,
+            // What is withheld may come back, or the window may pass what is there before that.
+            missing => {
+                let with = model.ready_at(amount, extra.saturating_add(missing), now, setting);
+                with.min(without.max(withheld.until))
+            }
+        }
+    }
+
+    pub(crate) fn settle(&mut self, booking: &mut Booking, actual: &Cost, now: Moment, setting: Setting) {
+        let Count::Rate { dimension, model, oversize, mark, ledger, overdrawn, .. } = &mut self.count else { return };
+        model.expire(now, setting);
+        let (booked, actual) = (booking.cost.of(*dimension), actual.of(*dimension));
+        if actual > booked {
+            let rest = actual - booked;
+            model.book(rest, now);
+            *overdrawn = overdrawn.saturating_add(rest);
+            if let Some(ledger) = ledger {
+                ledger.overdraw(rest);
+            }
+        } else if booked > actual && !(booking.drained && *oversize == Oversize::Drain) {
+            let told = mark.map_or(booking.at, |mark| booking.marks[usize::from(mark)]);
+            model.unbook(booked - actual, booking.at, told, now);
+            if let Some(ledger) = ledger {
+                ledger.give_back(booked - actual, booking.at);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a gate has to say about itself.
+
+use std::time::{Duration, SystemTime};
+
+use crate::moment::Moment;
+use crate::pump::{Blocker, State};
+use crate::slot::Count;
+
+/// A gate's figures at one instant: for dashboards and metrics. With the feature `serde` it can be serialised.
+///
+/// ```
+/// use tidegate_limit::{Cost, Gate, Limit};
+///
+/// # tidegate_loop::EventLoop::simulated(1).run_until_complete(async {
+/// let gate = Gate::builder().limit(Limit::rpm(1)).build().unwrap();
+/// for _ in 0..2 {
+///     gate.enter(gate.unscoped(), Cost::request()).await.unwrap().sent();
+/// }
+/// let stats = gate.stats();
+/// assert_eq!((stats.granted, stats.blocked, stats.alarms), (2, 1, 1));
+/// assert_eq!(stats.limit("rpm").unwrap().blocked_for.as_secs(), 60);
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: SystemTime,
+    /// Leases out now, those included that were granted and not fetched yet.
+    pub current: u64,
+    /// The most that were out at once.
+    pub peak: u64,
+    /// Leases granted, ever.
+    pub granted: u64,
+    /// Entries that had to wait, ever.
+    pub blocked: u64,
+    /// Entries let in before somebody who came first and did not fit yet, ever.
+    pub passed: u64,
+    /// Entries refused after they waited, or because too many did.
+    pub refused: u64,
+    /// Entries given up while they waited, or before they fetched their lease.
+    pub abandoned: u64,
+    /// Leases dropped before they were sent, or refunded.
+    pub refunded: u64,
+    /// Entries in line now.
+    pub waiting: usize,
+    /// The time spent in line by all who are no longer in it.
+    pub waited: Duration,
+    /// How often the timer went off.
+    pub alarms: u64,
+    /// How often it went off and nobody could go, because things had changed.
+    pub idle_alarms: u64,
+    /// How long entries of strict limits count beyond their window, for the time on the wire.
+    pub margin: Duration,
+    /// What the first in line waits for: a limit's name, or `scopes` if everybody waits for his scope.
+    pub blocked_by: Option<String>,
+    /// The time during which those in line waited for their scopes alone.
+    pub blocked_by_scopes_for: Duration,
+    /// Each limit.
+    pub limits: Vec<LimitSnapshot>,
+    /// Each scope, the one without a cap first.
+    pub scopes: Vec<ScopeSnapshot>,
+}
+
+/// One limit's figures.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct LimitSnapshot {
+    /// Its name.
+    pub name: String,
+    /// What it counts; `None` for concurrency.
+    pub dimension: Option<String>,
+    /// What it lets through: at once, or in a window.
+    pub amount: u64,
+    /// What of that is in use, or missing from a bucket.
+    pub used: u64,
+    /// What is left, after what the server says is gone.
+    pub remaining: u64,
+    /// When something comes back: the oldest entry of a strict window, all of a bucket, the next minute or day.
+    pub next_reset: Option<SystemTime>,
+    /// Until when it is paused or parked; a limit that is shut has no end in sight.
+    pub held_until: Option<SystemTime>,
+    /// Why it is shut, if it is.
+    pub shut: Option<String>,
+    /// Entries that it made wait, as the last of those they had to wait for.
+    pub blocked: u64,
+    /// The time during which the first in line waited for this limit.
+    pub blocked_for: Duration,
+    /// What was booked by settling above what had been declared.
+    pub overdrawn: u64,
+}
+
+/// One scope's figures.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct ScopeSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its cap; `None`: without.
+    pub cap: Option<u64>,
+    /// Its leases now.
+    pub current: u64,
+    /// The most there were at once.
+    pub peak: u64,
+    /// Its leases, ever.
+    pub granted: u64,
+    /// Its entries in line.
+    pub waiting: usize,
+}
+
+impl Snapshot {
+    /// The figures of the limit of that name.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
+    /// assert_eq!(gate.stats().limit("rpm").unwrap().amount, 60);
+    /// assert!(gate.stats().limit("tpm").is_none());
+    /// ```
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&LimitSnapshot> {
+        self.limits.iter().find(|limit| limit.name == name)
+    }
+
+    pub(crate) fn of(state: &mut State, now: Moment) -> Snapshot {
+        let now = now.max(state.limits.now());
+        state.limits.expire(now);
+        let state = &*state;
+        let tally = &state.tally;
+        let (blocker, so_far) = match state.blocker() {
+            Some((blocker, since)) => (Some(blocker), now.since(since)),
+            None => (None, Duration::ZERO),
+        };
+        let still = |is: Blocker| if blocker == Some(is) { so_far } else { Duration::ZERO };
+        let limits = (0_u16..).map(crate::limits::LimitId).zip(&tally.by_limit);
+        let limits = limits.map(|(id, blocked)| {
+            let mut limit = LimitSnapshot::of(state, id, now);
+            limit.blocked = blocked.entries;
+            limit.blocked_for = blocked.time + still(Blocker::Limit(id));
+            limit
+        });
+        let scopes = state.line.scopes().map(|scope| ScopeSnapshot {
+            name: scope.name.to_string(),
+            cap: (scope.cap < u64::MAX).then_some(scope.cap),
+            current: scope.used,
+            peak: scope.peak,
+            granted: scope.granted,
+            waiting: scope.waiting,
+        });
+        Snapshot {
+            at: state.limits.wall_of(now),
+            current: tally.current,
+            peak: tally.peak,
+            granted: tally.granted,
+            blocked: tally.blocked,
+            passed: tally.passed,
+            refused: tally.refused,
+            abandoned: tally.abandoned,
+            refunded: tally.refunded,
+            waiting: state.line.waiting(),
+            waited: tally.waited,
+            alarms: tally.alarms,
+            idle_alarms: tally.idle_alarms,
+            margin: Duration::from_nanos(state.limits.setting().margin),
+            blocked_by: blocker.map(|blocker| match blocker {
+                Blocker::Limit(id) => state.limits.slot(id).name.to_string(),
+                Blocker::Scopes => "scopes".into(),
+            }),
+            blocked_by_scopes_for: tally.by_scopes + still(Blocker::Scopes),
+            limits: limits.collect(),
+            scopes: scopes.collect(),
+        }
+    }
+}
+
+impl LimitSnapshot {
+    fn of(state: &State, id: crate::limits::LimitId, now: Moment) -> LimitSnapshot {
+        let limits = &state.limits;
+        let slot = limits.slot(id);
+        let (dimension, amount, used, remaining, next_reset, overdrawn) = match &slot.count {
+            Count::Concurrency { amount, used } => (None, *amount, *used, amount.saturating_sub(*used), None, 0),
+            Count::Rate { dimension, model, withheld, overdrawn, .. } => {
+                let used = model.used(now);
+                let remaining = model.capacity().saturating_sub(used).saturating_sub(withheld.at(now));
+                let reset = model.next_reset(now, limits.setting());
+                (Some(dimension.to_string()), model.amount(), used, remaining, reset, *overdrawn)
+            }
+        };
+        let shut = match &slot.hold {
+            crate::hold::Hold::Shut { reason } => Some(reason.to_string()),
+            _ => None,
+        };
+        LimitSnapshot {
+            name: slot.name.to_string(),
+            dimension,
+            amount,
+            used,
+            remaining,
+            next_reset: next_reset.map(|at| limits.wall_of(at)),
+            held_until: slot.hold.until(now).filter(|_| shut.is_none()).map(|at| limits.wall_of(at)),
+            shut,
+            blocked: 0,
+            blocked_for: Duration::ZERO,
+            overdrawn,
+        }
+    }
+}

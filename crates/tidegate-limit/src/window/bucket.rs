@@ -1,0 +1,231 @@
+//! The bucket: refilled continuously, emptied by what is booked (GCRA). One instant holds its whole state.
+
+use crate::moment::Moment;
+
+/// Instants and intervals are counted in fractions of a nanosecond, so that a rate that does not divide its period is
+/// held for years: intervals are rounded up, by less than a millionth of a nanosecond a unit.
+const FRACTION: u32 = 20;
+
+type Fine = u128;
+
+fn fine(at: Moment) -> Fine {
+    Fine::from(at.as_nanos()) << FRACTION
+}
+
+fn coarse_up(at: Fine) -> Moment {
+    let rounded = at.saturating_add((1 << FRACTION) - 1) >> FRACTION;
+    Moment::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
+}
+
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    /// What flows in during `per`.
+    amount: u64,
+    /// What fits into it.
+    burst: u64,
+    /// Whether `burst` follows `amount` when that is changed.
+    burst_is_amount: bool,
+    per: u64,
+    /// The time in which one unit flows in.
+    interval: Fine,
+    /// When it will be full if nothing is booked; in the past: it is full.
+    full_at: Fine,
+    /// When the rate was last changed: what was booked before is taken back by a more careful reckoning.
+    changed_at: Moment,
+}
+
+impl Bucket {
+    pub(crate) fn new(amount: u64, per: u64, burst: Option<u64>) -> Bucket {
+        Bucket {
+            amount,
+            burst: burst.unwrap_or(amount),
+            burst_is_amount: burst.is_none(),
+            per,
+            interval: interval(amount, per),
+            full_at: 0,
+            changed_at: Moment::ZERO,
+        }
+    }
+
+    /// Makes it empty.
+    pub(crate) fn drain(&mut self, now: Moment) {
+        self.full_at = fine(now).saturating_add(self.time_for(self.burst));
+    }
+
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    pub(crate) fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// How long it takes from empty to full.
+    pub(crate) fn fills_in(&self) -> u64 {
+        u64::try_from(self.time_for(self.burst) >> FRACTION).unwrap_or(u64::MAX)
+    }
+
+    /// Changes the rate; what is missing from the bucket stays missing.
+    pub(crate) fn set_amount(&mut self, amount: u64, now: Moment) {
+        let missing = self.used(now);
+        self.amount = amount;
+        if self.burst_is_amount {
+            self.burst = amount;
+        }
+        self.interval = interval(amount, self.per);
+        self.full_at = fine(now).saturating_add(self.time_for(missing));
+        self.changed_at = now;
+    }
+
+    /// What is missing, rounded up.
+    pub(crate) fn used(&self, now: Moment) -> u64 {
+        u64::try_from(self.full_at.saturating_sub(fine(now)).div_ceil(self.interval)).unwrap_or(u64::MAX)
+    }
+
+    fn time_for(&self, amount: u64) -> Fine {
+        self.interval.saturating_mul(Fine::from(amount))
+    }
+
+    #[inline]
+    pub(crate) fn fits(&self, amount: u64, now: Moment) -> bool {
+        let now = fine(now);
+        amount <= self.burst
+            && self.full_at.max(now).saturating_add(self.time_for(amount))
+                <= now.saturating_add(self.time_for(self.burst))
+    }
+
+    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
+    pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
+        let full_at =
+            self.full_at.max(fine(now)).saturating_add(self.time_for(extra)).saturating_add(self.time_for(amount));
+        coarse_up(full_at.saturating_sub(self.time_for(self.burst))).max(now)
+    }
+
+    /// Books, and says until when that is still flowing in again: what `unbook` needs to know.
+    #[inline]
+    pub(crate) fn book(&mut self, amount: u64, now: Moment) -> Moment {
+        self.full_at = self.full_at.max(fine(now)).saturating_add(self.time_for(amount));
+        Moment::from_nanos(u64::try_from(self.full_at >> FRACTION).unwrap_or(u64::MAX))
+    }
+
+    /// Takes back what was booked at `at`, as far as it has not flowed in again. What was missing at the time flows in
+    /// first; had this never been booked, the bucket might have been full since and run over, which gives nothing back.
+    pub(crate) fn unbook(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) {
+        let whole = self.time_for(amount);
+        let filled_at = if at < self.changed_at { fine(at).saturating_add(whole) } else { fine(filled_at) };
+        self.full_at = self.full_at.saturating_sub(whole.min(filled_at.saturating_sub(fine(now))));
+    }
+
+    /// What was booked at `at` happens only now. If the bucket was full then, it starts to fill only now. Returns the
+    /// new answer to "until when does it flow in again".
+    pub(crate) fn restamp(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) -> Moment {
+        let before = fine(filled_at).saturating_sub(self.time_for(amount)).max(fine(at));
+        let shift = fine(now).saturating_sub(before);
+        self.full_at = self.full_at.saturating_add(shift);
+        filled_at.plus(u64::try_from(shift >> FRACTION).unwrap_or(u64::MAX))
+    }
+
+    /// Leaves at most `remaining` in the bucket.
+    pub(crate) fn tighten(&mut self, remaining: u64, now: Moment) {
+        let missing = self.time_for(self.burst.saturating_sub(remaining));
+        self.full_at = self.full_at.max(fine(now).saturating_add(missing));
+    }
+
+    pub(crate) fn next_reset(&self, now: Moment) -> Option<Moment> {
+        (self.full_at > fine(now)).then(|| coarse_up(self.full_at))
+    }
+}
+
+/// Rounded up, and never zero; a rate of zero takes for ever.
+fn interval(amount: u64, per: u64) -> Fine {
+    match amount {
+        0 => Fine::from(u64::MAX) << FRACTION,
+        _ => (Fine::from(per) << FRACTION).div_ceil(Fine::from(amount)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    #[test]
+    fn a_full_bucket_gives_its_burst_and_then_its_rate() {
+        let mut bucket = Bucket::new(10, SECOND, None);
+        for _ in 0..10 {
+            assert!(bucket.fits(1, at(0)));
+            bucket.book(1, at(0));
+        }
+        assert!(!bucket.fits(1, at(0)));
+        assert_eq!(bucket.ready_at(1, 0, at(0)), at(SECOND / 10));
+        assert!(!bucket.fits(1, at(SECOND / 10 - 1)));
+        assert!(bucket.fits(1, at(SECOND / 10)));
+    }
+
+    #[test]
+    fn a_cold_bucket_starts_empty() {
+        let mut bucket = Bucket::new(10, SECOND, None);
+        bucket.drain(at(7));
+        assert_eq!(bucket.ready_at(1, 0, at(7)), at(7 + SECOND / 10));
+        assert_eq!(bucket.used(at(7)), 10);
+    }
+
+    #[test]
+    fn a_rate_that_does_not_divide_its_period_is_held_for_years_and_never_passed() {
+        // With room for one alone, what flows in during the rest of a nanosecond would run over.
+        let mut bucket = Bucket::new(7, 60 * SECOND, Some(2));
+        let mut now = at(0);
+        for _ in 0..10_000_000_u64 {
+            now = bucket.ready_at(1, 0, now);
+            bucket.book(1, now);
+        }
+        // The first two go at once; the others take an interval each.
+        let least = 9_999_998_u128 * u128::from(60 * SECOND) / 7;
+        let taken = u128::from(now.as_nanos());
+        assert!(taken >= least && taken - least <= 10, "{taken} {least}");
+    }
+
+    #[test]
+    fn what_flowed_in_again_is_not_given_back_twice() {
+        let mut bucket = Bucket::new(10, SECOND, None);
+        let filled_at = bucket.book(10, at(0));
+        let now = at(SECOND * 9 / 10);
+        bucket.book(5, now);
+        bucket.unbook(10, at(0), filled_at, now);
+        // Never booked, it would have been full at 0.9 s, and lost five since.
+        assert_eq!(bucket.used(now), 5);
+    }
+
+    #[test]
+    fn a_change_of_rate_keeps_what_is_missing() {
+        let mut bucket = Bucket::new(10, SECOND, None);
+        bucket.book(4, at(0));
+        bucket.set_amount(20, at(0));
+        assert_eq!((bucket.used(at(0)), bucket.burst()), (4, 20));
+        bucket.set_amount(3, at(0));
+        assert!(!bucket.fits(1, at(0)));
+    }
+
+    #[test]
+    fn a_request_that_leaves_late_counts_from_then() {
+        let mut bucket = Bucket::new(10, SECOND, None);
+        let filled_at = bucket.book(10, at(0));
+        bucket.restamp(10, at(0), filled_at, at(SECOND / 2));
+        assert_eq!(bucket.used(at(SECOND / 2)), 10);
+    }
+
+    #[test]
+    fn absurd_amounts_saturate() {
+        let mut bucket = Bucket::new(u64::MAX, u64::MAX, None);
+        bucket.book(u64::MAX, at(u64::MAX - 1));
+        assert!(!bucket.fits(1, at(u64::MAX - 1)));
+        let mut nothing = Bucket::new(0, SECOND, None);
+        nothing.book(u64::MAX, at(0));
+        assert_eq!(nothing.ready_at(1, 0, at(0)), Moment::NEVER);
+    }
+}

@@ -1,0 +1,225 @@
+//! Windows of the calendar: a count, and the instant at which it begins again.
+//!
+//! They follow the wall clock. If that is set back, the count goes on and what was counted in the period it came from is
+//! counted as well; if it is set ahead, as after a suspended machine wakes up, it is believed.
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+
+use crate::moment::{Moment, Wall, WallNanos};
+
+/// How the wall clock is cut into periods.
+#[derive(Clone, Debug)]
+pub(crate) enum Periods {
+    /// Of so many nanoseconds, counted from 1970: minutes begin at second 00.
+    Aligned(u64),
+    /// From midnight to midnight in a time zone: 23, 24 or 25 hours.
+    Days(TimeZone),
+}
+
+impl Periods {
+    /// The period that `wall` falls into: its first instant, and the first one after it.
+    fn around(&self, wall: WallNanos) -> (WallNanos, WallNanos) {
+        match self {
+            Periods::Aligned(length) => {
+                let length = i64::try_from(*length).unwrap_or(i64::MAX);
+                let start = wall.saturating_sub(wall.rem_euclid(length));
+                (start, start.saturating_add(length))
+            }
+            Periods::Days(zone) => days_around(zone, wall).unwrap_or_else(|| {
+                // At the ends of the calendar, where no zone has rules.
+                Periods::Aligned(86_400_000_000_000).around(wall)
+            }),
+        }
+    }
+}
+
+fn days_around(zone: &TimeZone, wall: WallNanos) -> Option<(WallNanos, WallNanos)> {
+    let today = Timestamp::from_nanosecond(wall.into()).ok()?.to_zoned(zone.clone()).date();
+    // A day need not begin at 0:00, where the clocks are changed at midnight; `to_zoned` knows.
+    let begins =
+        |date: jiff::civil::Date| i64::try_from(date.to_zoned(zone.clone()).ok()?.timestamp().as_nanosecond()).ok();
+    Some((begins(today)?, begins(today.checked_add(1.day()).ok()?)?))
+}
+
+#[derive(Debug)]
+pub(crate) struct Calendar {
+    amount: u64,
+    periods: Periods,
+    /// What was counted in this period.
+    used: u64,
+    /// What was counted in the one before, in case the wall clock goes back there.
+    used_before: u64,
+    begins: WallNanos,
+    ends: WallNanos,
+    /// The moment of `ends` as the wall clock stands.
+    resets_at: Moment,
+    /// The moment since which `used` has been counted: what was booked before is not in it.
+    counted_from: Moment,
+}
+
+impl Calendar {
+    pub(crate) fn new(amount: u64, periods: Periods, now: Moment, wall: Wall) -> Calendar {
+        let (begins, ends) = periods.around(wall.of(now));
+        let resets_at = wall.moment(ends);
+        Calendar { amount, periods, used: 0, used_before: 0, begins, ends, resets_at, counted_from: Moment::ZERO }
+    }
+
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    pub(crate) fn set_amount(&mut self, amount: u64) {
+        self.amount = amount;
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn resets_at(&self) -> Moment {
+        self.resets_at
+    }
+
+    pub(crate) fn begins(&self) -> WallNanos {
+        self.begins
+    }
+
+    /// Begins the next period if it has come.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Moment, wall: Wall) {
+        if now >= self.resets_at {
+            self.begin_next(now, wall);
+        }
+    }
+
+    #[cold]
+    fn begin_next(&mut self, now: Moment, wall: Wall) {
+        let (begins, ends) = self.periods.around(wall.of(now));
+        self.used_before = if begins == self.ends { self.used } else { 0 };
+        self.used = 0;
+        (self.begins, self.ends) = (begins, ends);
+        self.resets_at = wall.moment(ends).max(now.plus(1));
+        self.counted_from = now;
+    }
+
+    /// The wall clock was looked at, and does not stand where it was thought to.
+    pub(crate) fn wall_moved(&mut self, now: Moment, wall: Wall) {
+        if wall.of(now) < self.begins {
+            // What is counted in a period to come may belong to this one as far as the server is concerned.
+            (self.begins, self.ends) = self.periods.around(wall.of(now));
+            self.used = self.used.saturating_add(std::mem::take(&mut self.used_before));
+            self.counted_from = Moment::ZERO;
+        }
+        self.resets_at = wall.moment(self.ends);
+        self.expire(now, wall);
+    }
+
+    #[inline]
+    pub(crate) fn fits(&self, amount: u64) -> bool {
+        amount <= self.amount.saturating_sub(self.used)
+    }
+
+    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
+    pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
+        if self.used.saturating_add(extra).saturating_add(amount) <= self.amount { now } else { self.resets_at }
+    }
+
+    #[inline]
+    pub(crate) fn book(&mut self, amount: u64) {
+        self.used = self.used.saturating_add(amount);
+    }
+
+    pub(crate) fn unbook(&mut self, amount: u64, at: Moment) {
+        if at >= self.counted_from {
+            self.used = self.used.saturating_sub(amount);
+        }
+    }
+
+    /// What was booked at `at` happens only now; across a reset the server counts it in the new period.
+    pub(crate) fn restamp(&mut self, amount: u64, at: Moment) {
+        if at < self.counted_from {
+            self.book(amount);
+        }
+    }
+
+    /// Counts as much as leaves at most `remaining`.
+    pub(crate) fn tighten(&mut self, remaining: u64) {
+        self.used = self.used.max(self.amount.saturating_sub(remaining));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moment::wall_time;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn wall_at(text: &str) -> Wall {
+        let at = text.parse::<Timestamp>().unwrap().as_nanosecond();
+        Wall::at(Moment::ZERO, wall_time(i64::try_from(at).unwrap()))
+    }
+
+    fn day_in(zone: &str, start: &str) -> u64 {
+        let wall = wall_at(start);
+        let zone = TimeZone::get(zone).unwrap();
+        Calendar::new(1, Periods::Days(zone), Moment::ZERO, wall).resets_at().as_nanos()
+    }
+
+    #[test]
+    fn days_have_as_many_hours_as_they_have() {
+        // Midnight in Los Angeles, before an ordinary day, the day the clocks go ahead, and the day they go back.
+        assert_eq!(day_in("America/Los_Angeles", "2026-03-07T08:00:00Z"), 24 * HOUR);
+        assert_eq!(day_in("America/Los_Angeles", "2026-03-08T08:00:00Z"), 23 * HOUR);
+        assert_eq!(day_in("America/Los_Angeles", "2026-11-01T07:00:00Z"), 25 * HOUR);
+        // Where the clocks are changed at midnight the day begins at 1:00.
+        assert_eq!(day_in("America/Asuncion", "2023-09-30T04:00:00Z"), 24 * HOUR);
+        assert_eq!(day_in("America/Asuncion", "2023-10-01T04:00:00Z"), 23 * HOUR);
+    }
+
+    #[test]
+    fn minutes_begin_at_second_zero() {
+        let wall = wall_at("2026-01-01T00:00:42.5Z");
+        let calendar = Calendar::new(1, Periods::Aligned(60_000_000_000), Moment::ZERO, wall);
+        assert_eq!(calendar.resets_at().as_nanos(), 17_500_000_000);
+    }
+
+    #[test]
+    fn a_wall_clock_set_back_gives_nothing_back() {
+        let start = wall_at("2026-01-01T23:00:00Z");
+        let mut calendar = Calendar::new(10, Periods::Days(TimeZone::UTC), Moment::ZERO, start);
+        calendar.book(7);
+        let after = Moment::from_nanos(2 * HOUR);
+        calendar.expire(after, start);
+        assert_eq!(calendar.used(), 0, "a new day");
+        calendar.book(2);
+        // An hour and a half back: it is still the first, and nine have gone.
+        let back = Wall::at(after, wall_time(start.of(Moment::from_nanos(HOUR / 2))));
+        calendar.wall_moved(after, back);
+        assert_eq!(calendar.used(), 9);
+        assert!(!calendar.fits(2));
+        assert_eq!(calendar.ready_at(2, 0, after), after.plus(HOUR / 2));
+    }
+
+    #[test]
+    fn a_wall_clock_set_ahead_is_believed() {
+        let start = wall_at("2026-01-01T12:00:00Z");
+        let mut calendar = Calendar::new(10, Periods::Days(TimeZone::UTC), Moment::ZERO, start);
+        calendar.book(10);
+        calendar.wall_moved(Moment::ZERO, wall_at("2026-01-02T12:00:00Z"));
+        assert!(calendar.fits(10));
+        assert_eq!(calendar.resets_at().as_nanos(), 12 * HOUR);
+    }
+
+    #[test]
+    fn what_was_booked_yesterday_is_not_taken_off_today() {
+        let start = wall_at("2026-01-01T23:00:00Z");
+        let mut calendar = Calendar::new(10, Periods::Days(TimeZone::UTC), Moment::ZERO, start);
+        calendar.book(3);
+        calendar.expire(Moment::from_nanos(2 * HOUR), start);
+        calendar.book(5);
+        calendar.unbook(3, Moment::ZERO);
+        assert_eq!(calendar.used(), 5);
+    }
+}
