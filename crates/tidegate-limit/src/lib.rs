@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod backoff;
 mod builder;
 mod cost;
