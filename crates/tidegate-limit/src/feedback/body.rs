@@ -42,10 +42,10 @@ impl ErrorBody {
         }
         let message = text(&error, "message");
         // Gateways put the provider's whole answer into the message. It knows more than they do, but may be cut.
-        if message.trim_start().starts_with('{') {
-            if let Ok(inner @ Value::Object(_)) = serde_json::from_str(&message) {
-                return ErrorBody::of(inner);
-            }
+        if message.trim_start().starts_with('{')
+            && let Ok(inner @ Value::Object(_)) = serde_json::from_str(&message)
+        {
+            return ErrorBody::of(inner);
         }
         let details = match error.get_mut("details").map(Value::take) {
             Some(Value::Array(details)) => details,

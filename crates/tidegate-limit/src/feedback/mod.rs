@@ -1,5 +1,5 @@
 //! What a server's answer says about its limits, as plain values: status, headers, body and the time in, the next move
-//! out. Nothing here waits or asks for the time; `apply.rs` tells a gate.
+//! out. Nothing here waits or asks for the time but [`Listener`], which tells a gate.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,6 +28,7 @@ mod anthropic;
 mod body;
 mod gemini;
 mod headers;
+mod listener;
 mod openai;
 mod steering;
 mod time;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use headers::Headers;
+pub use listener::Listener;
 pub use steering::{Action, PROBE_FIRST, PROBE_RAREST, PROBED_BEYOND, Steering, Timing};
 pub use time::DELAY_MAX;
 

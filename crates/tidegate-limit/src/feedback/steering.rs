@@ -23,19 +23,19 @@ const UNDATED: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Nobody passes before `until`.
+    /// Nobody passes for as long as `delay`.
     Pause {
         /// Which limit.
         limit: Arc<str>,
-        /// Until when.
-        until: Instant,
+        /// How long.
+        delay: Duration,
     },
     /// Nobody passes before `until`, but for one every `probe_every`.
     Park {
         /// Which limit.
         limit: Arc<str>,
         /// Until when.
-        until: Instant,
+        until: Timestamp,
         /// How often one may try.
         probe_every: Duration,
     },
@@ -51,14 +51,14 @@ pub enum Action {
         /// Why, for those who wait.
         reason: Arc<str>,
     },
-    /// No more than `remaining` is left now, and all of it back at `full_at`.
+    /// No more than `remaining` is left now, and all of it back in `full_in`.
     Tighten {
         /// Which limit.
         limit: Arc<str>,
         /// What is left.
         remaining: u64,
-        /// When all of it is back.
-        full_at: Instant,
+        /// How long until all of it is back.
+        full_in: Duration,
     },
 }
 
@@ -97,12 +97,12 @@ pub struct Timing {
 /// let now = Instant::now();
 /// let wall = jiff::Timestamp::now();
 /// let headers = [("retry-after", "20")];
-/// let body = br#"{"error":{"type":"rate_limit_error","message":"… 50,000 input tokens per minute …"}}"#;
+/// let body = br#"{"error":{"type":"rate_limit_error","message":"limit of 50,000 input tokens per minute"}}"#;
 /// let feedback = Provider::Anthropic.read(429, &headers, body, wall);
 ///
 /// let timing = Timing { sent: now, answered: now, answered_wall: wall };
 /// let actions = steering.on_feedback(&feedback, timing, 0);
-/// assert_eq!(actions, [Action::Pause { limit: "tpm".into(), until: now + Duration::from_secs(20) }]);
+/// assert_eq!(actions, [Action::Pause { limit: "tpm".into(), delay: Duration::from_secs(20) }]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Steering {
@@ -187,14 +187,14 @@ impl Steering {
             Verdict::Wait { delay, limits } => self.pause(limits, Some(*delay), timing, random, &mut actions),
             Verdict::BackOff { limits } => self.pause(limits, None, timing, random, &mut actions),
             Verdict::Park { until: at, limits } => {
-                // Should it have passed by our clock, a probe will show whether it has by theirs.
+                // Should it have passed by our clock, a minute will show whether it has by theirs.
                 let delay = until(*at, timing.answered_wall).unwrap_or(PROBE_FIRST).min(DELAY_MAX);
                 for limit in self.resolve(limits) {
                     actions.push(self.park(limit, delay, timing));
                 }
             }
             Verdict::Overloaded { delay: Some(delay) } => {
-                actions.extend(self.everything().map(|limit| Action::Pause { limit, until: timing.answered + *delay }));
+                actions.extend(self.everything().map(|limit| Action::Pause { limit, delay: *delay }));
             }
             Verdict::Stop(stop) => {
                 actions.extend(self.everything().map(|limit| Action::Shut { limit, reason: stop.to_string().into() }));
@@ -223,7 +223,7 @@ impl Steering {
                 continue;
             }
             let delay = delay.or_else(|| self.backoff.delay(count - 1, random, None)).unwrap_or_default();
-            actions.push(Action::Pause { limit, until: timing.answered + delay });
+            actions.push(Action::Pause { limit, delay });
         }
     }
 
@@ -233,7 +233,8 @@ impl Steering {
             refusals.parked = true;
         }
         let probe_every = PROBE_FIRST * 2_u32.saturating_pow(count - 1).min(PROBE_RAREST.as_secs() as u32);
-        Action::Park { limit, until: timing.answered + delay, probe_every: probe_every.min(PROBE_RAREST) }
+        let until = timing.answered_wall.saturating_add(delay).unwrap_or(Timestamp::MAX);
+        Action::Park { limit, until, probe_every: probe_every.min(PROBE_RAREST) }
     }
 
     /// Counts a refusal; how many in a row that makes, and whether it is one more.
@@ -278,7 +279,7 @@ impl Steering {
             None => 0.0,
         };
         let remaining = quota.remaining.saturating_add(back as u64);
-        Some(Action::Tighten { limit, remaining, full_at: timing.answered + left })
+        Some(Action::Tighten { limit, remaining, full_in: left })
     }
 
     /// The gate's limits for those that the server names.
@@ -375,8 +376,8 @@ mod tests {
             self.answer(sent, answered, verdict, Vec::new())
         }
 
-        fn pause(&self, limit: &str, until: f64) -> Action {
-            Action::Pause { limit: limit.into(), until: self.at(until) }
+        fn pause(&self, limit: &str, secs: f64) -> Action {
+            Action::Pause { limit: limit.into(), delay: Duration::from_secs_f64(secs) }
         }
 
         fn midnight(&self) -> Verdict {
@@ -398,34 +399,34 @@ mod tests {
             (Unit::Tokens, Some(Per::Day), "rpm"),
         ] {
             let actions = desk.verdict(0.0, 1.0, wait(unit, per));
-            assert_eq!(actions, [desk.pause(limit, 21.0)]);
+            assert_eq!(actions, [desk.pause(limit, 20.0)]);
         }
         let both = Verdict::Wait { delay: Duration::from_secs(5), limits: vec![RPM, RPD] };
         let actions = desk.verdict(0.0, 1.0, both);
-        assert_eq!(actions, [desk.pause("rpd", 6.0), desk.pause("rpm", 6.0)]);
+        assert_eq!(actions, [desk.pause("rpd", 5.0), desk.pause("rpm", 5.0)]);
     }
 
     #[test]
     fn refusals_in_a_row_double_the_pause_and_a_burst_of_them_is_one() {
         let mut desk = Desk::new();
         let refused = || Verdict::BackOff { limits: vec![RPM] };
-        assert_eq!(desk.verdict(0.0, 1.0, refused()), [desk.pause("rpm", 1.5)]);
+        assert_eq!(desk.verdict(0.0, 1.0, refused()), [desk.pause("rpm", 0.5)]);
         for _ in 0..50 {
             assert_eq!(desk.verdict(0.0, 1.1, refused()), []);
         }
-        assert_eq!(desk.verdict(1.5, 2.0, refused()), [desk.pause("rpm", 3.0)]);
-        assert_eq!(desk.verdict(3.0, 4.0, refused()), [desk.pause("rpm", 6.0)]);
+        assert_eq!(desk.verdict(1.5, 2.0, refused()), [desk.pause("rpm", 1.0)]);
+        assert_eq!(desk.verdict(3.0, 4.0, refused()), [desk.pause("rpm", 2.0)]);
         // Served, but sent before: no news. Served afterwards: from the beginning.
         desk.verdict(3.5, 5.0, Verdict::Proceed);
-        assert_eq!(desk.verdict(6.0, 7.0, refused()), [desk.pause("rpm", 11.0)]);
+        assert_eq!(desk.verdict(6.0, 7.0, refused()), [desk.pause("rpm", 4.0)]);
         assert_eq!(desk.verdict(11.0, 12.0, Verdict::Proceed), []);
-        assert_eq!(desk.verdict(12.0, 13.0, refused()), [desk.pause("rpm", 13.5)]);
+        assert_eq!(desk.verdict(12.0, 13.0, refused()), [desk.pause("rpm", 0.5)]);
     }
 
     #[test]
     fn a_parked_day_is_probed_ever_more_rarely_and_ends_with_a_probe_that_is_served() {
         let mut desk = Desk::new();
-        let midnight = desk.at(12.0 * 3600.0);
+        let midnight: Timestamp = "2026-11-16T08:00:00Z".parse().unwrap();
         let mut sent = 0.0;
         for minutes in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
             let probe_every = Duration::from_secs(minutes * 60);
@@ -445,7 +446,7 @@ mod tests {
     fn a_delay_of_hours_is_probed_too() {
         let mut desk = Desk::new();
         let wait = Verdict::Wait { delay: Duration::from_secs(7200), limits: vec![RPD] };
-        let until = desk.at(7201.0);
+        let until = desk.wall + Duration::from_secs(7201);
         let park = Action::Park { limit: "rpd".into(), until, probe_every: PROBE_FIRST };
         assert_eq!(desk.verdict(0.0, 1.0, wait), [park]);
     }
@@ -454,7 +455,7 @@ mod tests {
     fn overload_pauses_everybody_only_if_the_server_asks_for_it() {
         let mut desk = Desk::new();
         let delay = Some(Duration::from_secs(5));
-        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [desk.pause("rpm", 6.0)]);
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [desk.pause("rpm", 5.0)]);
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay: None }), []);
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Other { status: 500 }), []);
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::TooLarge { requested: None, limit: None }), []);
@@ -483,17 +484,18 @@ mod tests {
     #[test]
     fn what_came_back_while_the_model_was_thinking_is_counted_in() {
         let mut desk = Desk::new();
-        let tighten = |remaining, full_at| Action::Tighten { limit: "rpm".into(), remaining, full_at };
+        let tighten =
+            |remaining, secs| Action::Tighten { limit: "rpm".into(), remaining, full_in: Duration::from_secs(secs) };
         let actions = desk.answer(0.0, 0.0, Verdict::Proceed, vec![quota(Unit::Requests, 40, Some(60))]);
-        assert_eq!(actions, [tighten(40, desk.at(60.0))]);
+        assert_eq!(actions, [tighten(40, 60)]);
         // Half of the 60 missing are back after half of the time, and all after all of it.
         let actions = desk.answer(0.0, 30.0, Verdict::Proceed, vec![quota(Unit::Requests, 40, Some(60))]);
-        assert_eq!(actions, [tighten(70, desk.at(60.0))]);
+        assert_eq!(actions, [tighten(70, 30)]);
         let actions = desk.answer(0.0, 61.0, Verdict::Proceed, vec![quota(Unit::Requests, 0, Some(60))]);
         assert_eq!(actions, []);
         // Without a date there is little to go by.
         let actions = desk.answer(0.0, 30.0, Verdict::Proceed, vec![quota(Unit::Requests, 0, None)]);
-        assert_eq!(actions, [tighten(0, desk.at(31.0))]);
+        assert_eq!(actions, [tighten(0, 1)]);
     }
 
     #[test]
