@@ -31,6 +31,8 @@ mod pump;
 mod scope;
 mod slot;
 mod stats;
+#[cfg(feature = "sqlite")]
+pub mod store;
 mod timer;
 mod window;
 

@@ -1,0 +1,539 @@
+//! The state file itself: SQLite, one process at a time, synced. No threads here; see `mod.rs` for who calls.
+//!
+//! ```sql
+//! reservation(limit_name, run, serial, amount, until_ns, period_ns, counts_until_ns)
+//! ```
+//! A row says "up to so much was booked under this limit before `until`". It is written before the first of it is
+//! booked, with all that may be; when the reservation is over, `amount` becomes what really was. Whatever instant the
+//! process dies at, the sum of the rows is at least what was granted.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, params};
+
+use super::error::StoreError;
+use crate::journal::{Reservation, Restored};
+use crate::moment::{WallNanos, wall_nanos, wall_time};
+
+/// `tglt`, in the file's header: this is a state file of ours.
+const APPLICATION_ID: i64 = 0x7467_6c74;
+const SCHEMA_VERSION: i64 = 1;
+
+const SCHEMA: &str = "
+    CREATE TABLE reservation (
+        limit_name TEXT NOT NULL,
+        run INTEGER NOT NULL,
+        serial INTEGER NOT NULL,
+        amount INTEGER NOT NULL CHECK (amount >= 0),
+        until_ns INTEGER NOT NULL,
+        period_ns INTEGER,
+        counts_until_ns INTEGER NOT NULL,
+        PRIMARY KEY (limit_name, run, serial)
+    ) WITHOUT ROWID;
+    CREATE TABLE state (runs INTEGER NOT NULL);
+    INSERT INTO state VALUES (0);
+";
+
+/// Rows are kept this much longer than they count: clocks are set back.
+const KEPT_LONGER: Duration = Duration::from_secs(48 * 3600);
+/// Writes between two looks for rows to delete.
+const WRITES_BETWEEN_PRUNES: u32 = 1_024;
+
+/// How much a crash may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing, even if the power fails: each write is synced. A millisecond or a few.
+    #[default]
+    PowerLoss,
+    /// Nothing if the process dies (`kill -9`); if the machine does, the last second or so. Microseconds.
+    Crash,
+}
+
+#[derive(Debug)]
+pub(super) struct StateFile {
+    connection: Connection,
+    path: PathBuf,
+    /// Device and inode: a file of the same name may be another.
+    identity: (u64, u64),
+    created: bool,
+    writes_until_prune: u32,
+}
+
+impl StateFile {
+    pub(super) fn open(path: &Path, create: bool, durability: Durability) -> Result<StateFile, StoreError> {
+        let created = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.len() == 0 => {
+                // Ours never were, see `create`: this one has lost what it held.
+                return Err(StoreError::Corrupt { path: path.into(), detail: "it is empty".into() });
+            }
+            Ok(_) => false,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                StateFile::create(path, create)?;
+                true
+            }
+            Err(error) => return Err(StoreError::of_io(path, &error)),
+        };
+        let wrap = |error: rusqlite::Error| StoreError::of(path, &error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(wrap)?;
+        connection.busy_timeout(Duration::ZERO).map_err(wrap)?;
+        // Held from the first look on until the process ends, however it ends.
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(wrap)?;
+        check_version(path, &connection)?;
+        connection.pragma_update(None, "journal_mode", "WAL").map_err(wrap)?;
+        let synchronous = match durability {
+            Durability::PowerLoss => "FULL",
+            Durability::Crash => "NORMAL",
+        };
+        connection.pragma_update(None, "synchronous", synchronous).map_err(wrap)?;
+        let check: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(wrap)?;
+        if check != "ok" {
+            return Err(StoreError::Corrupt { path: path.into(), detail: check });
+        }
+        let identity = identity(path).map_err(|error| StoreError::of_io(path, &error))?;
+        let mut file = StateFile { connection, path: path.into(), identity, created, writes_until_prune: 0 };
+        // Writes, so what cannot be written is found out now.
+        file.begin_run()?;
+        Ok(file)
+    }
+
+    /// The number of a gate that is about to write; serials are unique within one.
+    pub(super) fn begin_run(&mut self) -> Result<i64, StoreError> {
+        self.connection.query_row("UPDATE state SET runs = runs + 1 RETURNING runs", [], |row| row.get(0)).map_err(
+            |error| match error {
+                rusqlite::Error::QueryReturnedNoRows => {
+                    StoreError::Corrupt { path: self.path.clone(), detail: "it has lost its state".into() }
+                }
+                error => StoreError::of(&self.path, &error),
+            },
+        )
+    }
+
+    /// Makes the file beside its place and moves it there when it is whole, so that a crash leaves none or all of it.
+    fn create(path: &Path, create: bool) -> Result<(), StoreError> {
+        let sidecar = |suffix: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        if sidecar("-wal").exists() {
+            let detail = "its -wal is there, but the file itself is not".into();
+            return Err(StoreError::Corrupt { path: path.into(), detail });
+        }
+        if !create {
+            return Err(StoreError::Missing { path: path.into() });
+        }
+        let draft = sidecar(&format!(".{}.new", std::process::id()));
+        let wrap = |error: std::io::Error| StoreError::of_io(path, &error);
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // SQLite would not say why it cannot.
+        std::fs::File::create(&draft).map_err(wrap)?;
+        let made = StateFile::fill(&draft).map_err(|error| StoreError::of(path, &error)).and_then(|()| {
+            // A link does not replace what somebody else has made meanwhile, as a move would.
+            match std::fs::hard_link(&draft, path) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                    std::fs::rename(&draft, path).map_err(wrap)
+                }
+                other => other.map_err(wrap),
+            }
+        });
+        // Gone already if it was moved.
+        let _ = std::fs::remove_file(&draft);
+        made?;
+        std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(wrap)
+    }
+
+    fn fill(draft: &Path) -> rusqlite::Result<()> {
+        let connection = Connection::open(draft)?;
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        connection.execute_batch(&format!("BEGIN; {SCHEMA} COMMIT;"))?;
+        connection.close().map_err(|(_, error)| error)
+    }
+
+    pub(super) fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Makes all of `batch` last, or none of it: reservations, and the run that each belongs to.
+    pub(super) fn write<'r>(&mut self, batch: impl Iterator<Item = (i64, &'r Reservation)>) -> Result<(), StoreError> {
+        if identity(&self.path).ok() != Some(self.identity) {
+            return Err(StoreError::Replaced { path: self.path.clone() });
+        }
+        let newest = self.write_rows(batch).map_err(|error| StoreError::of(&self.path, &error))?;
+        match self.writes_until_prune.checked_sub(1) {
+            Some(left) => self.writes_until_prune = left,
+            None => {
+                self.writes_until_prune = WRITES_BETWEEN_PRUNES;
+                // What is written is safe; that room could not be made is not worth a failure. The next write tells.
+                let _ = self.prune(newest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the latest beginning of a reservation written.
+    fn write_rows<'r>(&mut self, batch: impl Iterator<Item = (i64, &'r Reservation)>) -> rusqlite::Result<WallNanos> {
+        let transaction = self.connection.transaction()?;
+        let mut newest = WallNanos::MIN;
+        {
+            // A serial that comes again is a write that was repeated: the larger claim stands.
+            let mut insert = transaction.prepare(
+                "INSERT INTO reservation VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET
+                    amount = max(amount, excluded.amount), until_ns = max(until_ns, excluded.until_ns),
+                    counts_until_ns = max(counts_until_ns, excluded.counts_until_ns)",
+            )?;
+            let mut settle = transaction
+                .prepare("UPDATE reservation SET amount = ?4 WHERE limit_name = ?1 AND run = ?2 AND serial = ?3")?;
+            for (run, reservation) in batch {
+                let name = &*reservation.limit;
+                if let Some(settled) = reservation.settles {
+                    settle.execute(params![name, run, integer(settled.serial), integer(settled.spent)])?;
+                }
+                newest = newest.max(wall_nanos(reservation.from));
+                if reservation.amount > 0 {
+                    let (serial, amount) = (integer(reservation.serial), integer(reservation.amount));
+                    let (until, period) = (wall_nanos(reservation.until), reservation.period.map(wall_nanos));
+                    let counts_until = wall_nanos(reservation.counts_until);
+                    insert.execute(params![name, run, serial, amount, until, period, counts_until])?;
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(newest)
+    }
+
+    /// Forgets what has not counted for long. Goes by what the rows say, not by a clock that may be wrong: `newest` is
+    /// the instant at which something was booked last.
+    fn prune(&mut self, newest: WallNanos) -> rusqlite::Result<()> {
+        let before = newest.saturating_sub(KEPT_LONGER.as_nanos() as i64);
+        self.connection.execute("DELETE FROM reservation WHERE counts_until_ns < ?1", params![before])?;
+        Ok(())
+    }
+
+    /// What was booked before, at the most.
+    pub(super) fn load(&self) -> Result<Vec<Restored>, StoreError> {
+        self.rows().map_err(|error| StoreError::of(&self.path, &error))
+    }
+
+    fn rows(&self) -> rusqlite::Result<Vec<Restored>> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT limit_name, coalesce(period_ns, until_ns), amount FROM reservation WHERE amount > 0")?;
+        let mut rows = statement.query([])?;
+        let mut sums: BTreeMap<(WallNanos, String), u64> = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            let (name, at, amount) = (row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?);
+            let sum = sums.entry((at, name)).or_default();
+            *sum = sum.saturating_add(amount.unsigned_abs());
+        }
+        Ok(sums.into_iter().map(|((at, name), sum)| Restored::new(name, sum, wall_time(at))).collect())
+    }
+}
+
+fn check_version(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let pragma = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+            .map_err(|error| StoreError::of(path, &error))
+    };
+    if pragma("application_id")? != APPLICATION_ID {
+        return Err(StoreError::Foreign { path: path.into() });
+    }
+    match pragma("user_version")? {
+        SCHEMA_VERSION => Ok(()),
+        version => Err(StoreError::TooNew { path: path.into(), version }),
+    }
+}
+
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// SQLite's integers have a sign; nothing real is that large.
+fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::journal::Settled;
+
+    /// A directory that goes away with its test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("tidegate-store-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("limits.db")
+        }
+
+        fn open(&self) -> Result<StateFile, StoreError> {
+            StateFile::open(&self.file(), true, Durability::Crash)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn at(secs: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + secs)
+    }
+
+    /// A minute's reservation from second `from` on, counted for another minute.
+    fn sliding(serial: u64, amount: u64, from: u64) -> Reservation {
+        Reservation {
+            limit: "rpm".into(),
+            serial,
+            amount,
+            from: at(from),
+            until: at(from + 1),
+            counts_until: at(from + 61),
+            period: None,
+            settles: None,
+        }
+    }
+
+    fn daily(serial: u64, amount: u64, day: u64) -> Reservation {
+        let day = day * 86_400;
+        Reservation {
+            limit: "rpd".into(),
+            until: at(day + 86_400),
+            counts_until: at(day + 86_400),
+            period: Some(at(day)),
+            ..sliding(serial, amount, day)
+        }
+    }
+
+    fn settling(mut reservation: Reservation, serial: u64, spent: u64) -> Reservation {
+        reservation.settles = Some(Settled { serial, spent });
+        reservation
+    }
+
+    fn try_write(file: &mut StateFile, batch: &[Reservation]) -> Result<(), StoreError> {
+        file.write(batch.iter().map(|reservation| (1, reservation)))
+    }
+
+    fn write(file: &mut StateFile, batch: &[Reservation]) {
+        try_write(file, batch).unwrap();
+    }
+
+    #[test]
+    fn what_is_open_counts_in_full_and_what_is_settled_as_it_was() {
+        let scratch = Scratch::new("open");
+        let mut file = scratch.open().unwrap();
+        assert!(file.created());
+        write(&mut file, &[daily(1, 50, 0)]);
+        write(&mut file, &[settling(daily(2, 50, 0), 1, 37), sliding(1, 10, 5)]);
+        drop(file);
+
+        let mut file = scratch.open().unwrap();
+        assert!(!file.created());
+        assert_eq!(file.load().unwrap(), [Restored::new("rpd", 87, at(0)), Restored::new("rpm", 10, at(6))]);
+        // Serials begin again, and do not touch those of an earlier run.
+        let run = file.begin_run().unwrap();
+        for reservation in [daily(1, 50, 0), settling(daily(2, 0, 0), 1, 3)] {
+            file.write(std::iter::once((run, &reservation))).unwrap();
+        }
+        drop(file);
+        let file = scratch.open().unwrap();
+        assert_eq!(file.load().unwrap()[0], Restored::new("rpd", 90, at(0)));
+    }
+
+    #[test]
+    fn a_batch_is_written_whole() {
+        let scratch = Scratch::new("batch");
+        let mut file = scratch.open().unwrap();
+        let batch: Vec<_> = (1..=100).map(|serial| sliding(serial, 1, serial)).collect();
+        write(&mut file, &batch);
+        drop(file);
+        assert_eq!(scratch.open().unwrap().load().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn a_write_that_is_repeated_counts_once_and_the_larger_claim_stands() {
+        let scratch = Scratch::new("repeated");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 50, 0)]);
+        write(&mut file, &[daily(1, 60, 0)]);
+        write(&mut file, &[daily(1, 40, 0)]);
+        drop(file);
+        assert_eq!(scratch.open().unwrap().load().unwrap(), [Restored::new("rpd", 60, at(0))]);
+    }
+
+    #[test]
+    fn rows_that_no_longer_count_go_but_not_by_a_wrong_clock() {
+        let scratch = Scratch::new("prune");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 50, 0), sliding(1, 10, 0)]);
+        file.writes_until_prune = 0;
+        write(&mut file, &[sliding(2, 10, 86_400)]);
+        let rows = |file: &StateFile| -> i64 {
+            file.connection.query_row("SELECT count(*) FROM reservation", [], |row| row.get(0)).unwrap()
+        };
+        assert_eq!(rows(&file), 3, "a day later they may still be asked for");
+        file.writes_until_prune = 0;
+        write(&mut file, &[sliding(3, 10, 4 * 86_400)]);
+        assert_eq!(rows(&file), 1);
+    }
+
+    #[test]
+    fn a_full_disk_fails_the_write_and_loses_nothing() {
+        let scratch = Scratch::new("full");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 50, 0)]);
+        let pages: i64 = file.connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        let page_max = |file: &StateFile, pages: i64| {
+            file.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
+        };
+        page_max(&file, pages);
+        let large: Vec<_> = (2..5_000).map(|serial| sliding(serial, 1, serial)).collect();
+        assert_eq!(try_write(&mut file, &large).unwrap_err(), StoreError::Full { path: scratch.file() });
+        // Room is made, and it goes on.
+        page_max(&file, 1_000_000);
+        write(&mut file, &large);
+        drop(file);
+        assert_eq!(scratch.open().unwrap().load().unwrap()[0], Restored::new("rpd", 50, at(0)));
+    }
+
+    #[test]
+    fn a_file_that_must_not_be_written_is_told_apart() {
+        let scratch = Scratch::new("readonly");
+        let mut file = scratch.open().unwrap();
+        file.connection.pragma_update(None, "query_only", true).unwrap();
+        let error = try_write(&mut file, &[daily(1, 1, 0)]).unwrap_err();
+        assert_eq!(error, StoreError::ReadOnly { path: scratch.file() });
+        assert!(error.to_string().contains("limits.db"));
+    }
+
+    #[test]
+    fn a_file_that_was_taken_away_is_missed_before_anything_is_granted() {
+        let scratch = Scratch::new("replaced");
+        let mut file = scratch.open().unwrap();
+        let aside = scratch.0.join("aside.db");
+        std::fs::rename(scratch.file(), &aside).unwrap();
+        let replaced = StoreError::Replaced { path: scratch.file() };
+        assert_eq!(try_write(&mut file, &[daily(1, 1, 0)]).unwrap_err(), replaced);
+        std::fs::copy(&aside, scratch.file()).unwrap();
+        assert_eq!(try_write(&mut file, &[daily(1, 1, 0)]).unwrap_err(), replaced);
+        std::fs::rename(&aside, scratch.file()).unwrap();
+        write(&mut file, &[daily(1, 1, 0)]);
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let scratch = Scratch::new("locked");
+        let file = scratch.open().unwrap();
+        assert_eq!(scratch.open().unwrap_err(), StoreError::Locked { path: scratch.file() });
+        drop(file);
+        scratch.open().unwrap();
+    }
+
+    #[test]
+    fn damage_is_told_and_never_taken_for_a_fresh_start() {
+        let scratch = Scratch::new("damage");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &(1..2_000).map(|serial| sliding(serial, 1, serial)).collect::<Vec<_>>());
+        drop(file);
+        let whole = std::fs::read(scratch.file()).unwrap();
+        let damaged = |bytes: &[u8]| {
+            std::fs::write(scratch.file(), bytes).unwrap();
+            match scratch.open() {
+                Err(error @ StoreError::Corrupt { .. }) => assert!(error.to_string().contains("limits.db"), "{error}"),
+                other => panic!("{other:?}"),
+            }
+        };
+        damaged(b"");
+        damaged(b"not a database at all, but longer than its header would be");
+        damaged(&whole[..whole.len() / 2]);
+        damaged(&whole[..100]);
+        let mut torn = whole.clone();
+        torn[4096..12_288].fill(0xaa);
+        damaged(&torn);
+        std::fs::write(scratch.file(), &whole).unwrap();
+        assert_eq!(scratch.open().unwrap().load().unwrap().len(), 1_999);
+    }
+
+    #[test]
+    fn no_flipped_byte_makes_it_panic() {
+        let scratch = Scratch::new("flip");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 50, 0), sliding(1, 10, 0)]);
+        drop(file);
+        let whole = std::fs::read(scratch.file()).unwrap();
+        let mut state = 1_u64;
+        for _ in 0..300 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut bytes = whole.clone();
+            // The header and the schema, or anywhere.
+            let range = if state & (1 << 40) == 0 { 1_024 } else { bytes.len() };
+            let place = (state >> 33) as usize % range;
+            bytes[place] ^= 1 << (state >> 20 & 7);
+            std::fs::write(scratch.file(), bytes).unwrap();
+            if let Ok(mut file) = scratch.open() {
+                let _ = file.load();
+                let _ = try_write(&mut file, &[daily(2, 1, 0)]);
+            }
+            for suffix in ["-wal", "-journal"] {
+                let _ = std::fs::remove_file(scratch.0.join(format!("limits.db{suffix}")));
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_elses_database_is_left_alone() {
+        let scratch = Scratch::new("foreign");
+        let connection = Connection::open(scratch.file()).unwrap();
+        connection.execute_batch("CREATE TABLE precious (x); INSERT INTO precious VALUES (1);").unwrap();
+        drop(connection);
+        let before = std::fs::read(scratch.file()).unwrap();
+        assert_eq!(scratch.open().unwrap_err(), StoreError::Foreign { path: scratch.file() });
+        assert_eq!(std::fs::read(scratch.file()).unwrap(), before);
+    }
+
+    #[test]
+    fn a_later_version_is_not_touched() {
+        let scratch = Scratch::new("newer");
+        let file = scratch.open().unwrap();
+        file.connection.pragma_update(None, "user_version", 2).unwrap();
+        drop(file);
+        assert_eq!(scratch.open().unwrap_err(), StoreError::TooNew { path: scratch.file(), version: 2 });
+    }
+
+    #[test]
+    fn a_log_without_its_file_is_damage() {
+        let scratch = Scratch::new("orphan");
+        std::fs::write(scratch.0.join("limits.db-wal"), "what was booked last").unwrap();
+        assert!(matches!(scratch.open().unwrap_err(), StoreError::Corrupt { .. }));
+        assert!(!scratch.file().exists());
+    }
+
+    #[test]
+    fn where_nothing_can_be_made_the_reason_is_told() {
+        let scratch = Scratch::new("nowhere");
+        let open = |path: &Path| StateFile::open(path, true, Durability::Crash).unwrap_err();
+        let path = scratch.0.join("no such directory/limits.db");
+        assert!(matches!(open(&path), StoreError::Failed { .. }));
+        assert!(matches!(open(&scratch.0), StoreError::Failed { .. }));
+        let path = Path::new("/proc/limits.db");
+        assert!(matches!(open(path), StoreError::Failed { .. } | StoreError::ReadOnly { .. }));
+        let missing = scratch.0.join("missing.db");
+        let error = StateFile::open(&missing, false, Durability::Crash).unwrap_err();
+        assert_eq!(error, StoreError::Missing { path: missing });
+    }
+}
