@@ -549,8 +549,12 @@ impl Shared {
         let mut effects = Effects::default();
         let mut state = self.lock_at(now);
         state.limits.reserved(limit, outcome.is_ok());
-        if let Err(reason) = outcome {
-            state.refuse_all(now.moment, &mut effects, |limits, cost| limits.unwritten(limit, cost, &reason));
+        match outcome {
+            // What was booked meanwhile without having been reserved. Not if it failed: it would for ever.
+            Ok(()) => effects.journal = state.limits.overdrafts(now.moment),
+            Err(reason) => {
+                state.refuse_all(now.moment, &mut effects, |limits, cost| limits.unwritten(limit, cost, &reason));
+            }
         }
         if !state.closed {
             state.pump(now.moment, &mut effects);

@@ -8,6 +8,7 @@ use crate::gate::Shared;
 use crate::limits::Booking;
 use crate::line::ScopeId;
 use crate::moment::Moment;
+use crate::pump::Effects;
 
 /// An entry that was granted: its slots, until it is dropped, and what it booked under rate limits.
 ///
@@ -100,7 +101,11 @@ impl Lease {
     /// ```
     pub fn settle(&mut self, actual: Cost) {
         let booking = self.booking.as_mut().expect("there until it is dropped");
-        self.gate.change(|state, now, _| state.limits.settle(booking, actual, now));
+        let journal = self.gate.change(|state, now, _| {
+            state.limits.settle(booking, actual, now);
+            state.limits.overdrafts(now)
+        });
+        self.gate.carry_out(Effects { journal, ..Effects::default() });
     }
 
     /// Takes everything back, though it was sent: the server does not count it.
@@ -178,8 +183,10 @@ impl Shared {
     fn restamp(self: &Arc<Self>, booking: &mut Booking, now: Moment) {
         let mut state = self.lock();
         state.limits.restamp(booking, now);
+        let journal = state.limits.overdrafts(now);
         let waiting = state.line.any_eligible();
         drop(state);
+        self.carry_out(Effects { journal, ..Effects::default() });
         if waiting {
             self.change(|_, _, _| ());
         }

@@ -57,11 +57,27 @@ impl Ledger {
     }
 
     /// Booked above what was declared, without having asked first.
-    pub(crate) fn overdraw(&mut self, amount: u64) {
-        let current = if self.asked.is_none() { self.current } else { None };
+    pub(crate) fn overdraw(&mut self, amount: u64, now: Moment) {
+        let current = self.current.filter(|current| self.asked.is_none() && now < current.until);
         let covered = current.map_or(0, |current| current.amount - current.spent).min(amount);
         self.spend(covered);
         self.overdrawn = self.overdrawn.saturating_add(amount - covered);
+    }
+
+    /// What was booked at `booked_at` happens only now. Reserved for another time, it has to be reserved for this one.
+    pub(crate) fn restamp(&mut self, amount: u64, booked_at: Moment, model: &Model, now: Moment) {
+        let elsewhere = match model {
+            // All that is reserved for one period counts together.
+            Model::Calendar(calendar) => !calendar.has_counted(booked_at),
+            _ => self.current.is_none_or(|current| booked_at < current.from),
+        };
+        if elsewhere {
+            self.overdraw(amount, now);
+        }
+    }
+
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.overdrawn > 0
     }
 
     pub(crate) fn give_back(&mut self, amount: u64, booked_at: Moment) {

@@ -342,10 +342,13 @@ impl Limits {
     pub fn restamp(&mut self, booking: &mut Booking, now: Moment) {
         let now = self.advance(now);
         for slot in &mut self.slots {
-            if let Count::Rate { dimension, model, mark, .. } = &mut slot.count {
+            if let Count::Rate { dimension, model, mark, ledger, .. } = &mut slot.count {
                 let amount = booking.cost.of(*dimension).min(model.capacity());
                 if amount > 0 {
                     model.expire(now, self.setting);
+                    if let Some(ledger) = ledger {
+                        ledger.restamp(amount, booking.at, model, now);
+                    }
                     let at = mark.map(usize::from);
                     let renewed = model.restamp(amount, booking.at, at.map_or(booking.at, |at| booking.marks[at]), now);
                     if let Some(at) = at {
@@ -526,8 +529,7 @@ impl Limits {
             }
             Model::Bucket(bucket) => {
                 let at = setting.wall.moment(until).min(now);
-                let missing = restored.amount.min(bucket.burst());
-                bucket.book(missing, at);
+                bucket.restore(restored.amount, at, now);
             }
         }
     }
@@ -557,6 +559,21 @@ impl Limits {
                 model.expire(now, self.setting);
             }
         }
+    }
+
+    /// What has to be written down because it was booked without having been reserved.
+    pub(crate) fn overdrafts(&mut self, now: Moment) -> Vec<(LimitId, Reservation)> {
+        let setting = self.setting;
+        let mut asked = Vec::new();
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            if let Count::Rate { ledger: Some(ledger), model, .. } = &mut slot.count
+                && ledger.is_overdrawn()
+            {
+                let reservation = ledger.reserve(&slot.name, 0, model, now, setting.wall);
+                asked.extend(reservation.map(|reservation| (LimitId(at as u16), reservation)));
+            }
+        }
+        asked
     }
 
     /// The reservation under way was written, or was not.

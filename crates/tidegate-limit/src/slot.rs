@@ -179,7 +179,7 @@ impl Slot {
             model.book(rest, now);
             *overdrawn = overdrawn.saturating_add(rest);
             if let Some(ledger) = ledger {
-                ledger.overdraw(rest);
+                ledger.overdraw(rest, now);
             }
         } else if booked > actual && !(booking.drained && *oversize == Oversize::Drain) {
             let told = mark.map_or(booking.at, |mark| booking.marks[usize::from(mark)]);

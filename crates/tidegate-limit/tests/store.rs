@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use tidegate_limit::store::{Durability, Store, StoreError};
-use tidegate_limit::{Cost, EnterError, Gate, Limit, LoopTimer};
-use tidegate_loop::{EventLoop, LoopHandle, gather_all, spawn};
+use tidegate_limit::{Cost, EnterError, Gate, Limit, LoopTimer, Window};
+use tidegate_loop::{EventLoop, LoopHandle, gather_all, sleep, spawn};
 
 /// A directory that goes away with its test.
 struct Scratch(PathBuf);
@@ -310,4 +310,77 @@ fn the_stores_own_thread_lets_everybody_in_and_lets_go_of_the_file() {
     kept.close();
     let restored = scratch.open().restored().unwrap();
     assert_eq!(restored.iter().map(tidegate_limit::journal::Restored::amount).sum::<u64>(), 200);
+}
+
+/// The use of a limit that a restart at `at` finds.
+fn used_after_restart(scratch: &Scratch, limit: Limit, at: SystemTime) -> u64 {
+    let store = scratch.open();
+    EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let (name, timer) = (limit.name().to_owned(), LoopTimer::new().virtual_start(at));
+            let gate = Gate::builder().limit(limit).timer(timer).store(&store).unwrap().build().unwrap();
+            gate.stats().limit(&name).unwrap().used
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_request_granted_before_midnight_and_sent_after_it_counts_on_the_day_it_was_sent() {
+    let scratch = Scratch::new("midnight");
+    let store = scratch.open();
+    let limit = || Limit::rpd(10, "UTC").journaled(1);
+    EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let timer = LoopTimer::new().virtual_start(time("2026-06-01T23:59:59Z"));
+            let gate = Gate::builder().limit(limit()).timer(timer).store(&store).unwrap().build().unwrap();
+            let mut lease = gate.enter(gate.unscoped(), Cost::request()).await.unwrap();
+            sleep(Duration::from_secs(2)).await;
+            lease.sent();
+            assert_eq!(gate.stats().limit("rpd").unwrap().used, 1);
+            store.close();
+        })
+        .unwrap();
+    assert!(used_after_restart(&scratch, limit(), time("2026-06-02T00:00:02Z")) >= 1);
+}
+
+#[test]
+fn what_an_answer_cost_above_its_estimate_survives_a_crash() {
+    let scratch = Scratch::new("overdrawn");
+    let store = scratch.open();
+    let limit = || Limit::tpm(100_000).journaled(1_000);
+    let start = time("2026-06-01T12:00:00Z");
+    EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let timer = LoopTimer::new().virtual_start(start);
+            let gate = Gate::builder().limit(limit()).timer(timer).store(&store).unwrap().build().unwrap();
+            let mut lease = gate.enter(gate.unscoped(), Cost::tokens(900)).await.unwrap();
+            lease.sent();
+            sleep(Duration::from_secs(20)).await;
+            lease.settle(Cost::tokens(7_900));
+            // Nobody comes after it.
+            store.close();
+        })
+        .unwrap();
+    let used = used_after_restart(&scratch, limit(), start + Duration::from_secs(21));
+    assert!((7_900..=7_900 + 1_000).contains(&used), "{used}");
+}
+
+#[test]
+fn a_bucket_that_starts_cold_is_not_made_colder_by_what_is_restored() {
+    let scratch = Scratch::new("cold");
+    let store = scratch.open();
+    let minute = Window::bucket(Duration::from_secs(60));
+    let limit = move || Limit::tpm(60_000).window(minute.clone()).journaled(1_000);
+    let start = time("2026-06-01T12:00:00Z");
+    let cold = limit.clone();
+    EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let timer = LoopTimer::new().virtual_start(start);
+            let gate = Gate::builder().limit(cold()).timer(timer).store(&store).unwrap().build().unwrap();
+            gate.enter(gate.unscoped(), Cost::tokens(50_000)).await.unwrap().sent();
+            store.close();
+        })
+        .unwrap();
+    let used = used_after_restart(&scratch, limit(), start + Duration::from_secs(50));
+    assert_eq!(used, 60_000, "empty, as it would be without a file, and not below");
 }

@@ -125,6 +125,13 @@ impl Bucket {
         filled_at.plus(u64::try_from(shift >> FRACTION).unwrap_or(u64::MAX))
     }
 
+    /// Books what happened in the past, `now` being later. The bucket may be empty for it, and not more than that: what
+    /// is known of the past is an upper bound.
+    pub(crate) fn restore(&mut self, amount: u64, at: Moment, now: Moment) {
+        self.book(amount, at);
+        self.full_at = self.full_at.min(fine(now).saturating_add(self.time_for(self.burst)));
+    }
+
     /// Leaves at most `remaining` in the bucket.
     pub(crate) fn tighten(&mut self, remaining: u64, now: Moment) {
         let missing = self.time_for(self.burst.saturating_sub(remaining));

@@ -136,6 +136,11 @@ impl Calendar {
         }
     }
 
+    /// Whether what was booked at `at` is counted in this period.
+    pub(crate) fn has_counted(&self, at: Moment) -> bool {
+        at >= self.counted_from
+    }
+
     /// What was booked at `at` happens only now; across a reset the server counts it in the new period.
     pub(crate) fn restamp(&mut self, amount: u64, at: Moment) {
         if at < self.counted_from {
