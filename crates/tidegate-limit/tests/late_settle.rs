@@ -1,0 +1,59 @@
+//! Answers that come after their window has passed: there is nothing left of them to take back.
+
+use std::time::{Duration, SystemTime};
+
+use tidegate_limit::{Cost, Limit, Limits, Moment, Window};
+
+fn at(millis: u64) -> Moment {
+    Moment::ZERO + Duration::from_secs(1_000) + Duration::from_millis(millis)
+}
+
+fn limits(window: Window) -> Limits {
+    Limits::new([Limit::tpm(1_000).window(window)], at(0), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)).unwrap()
+}
+
+fn windows() -> [Window; 3] {
+    let full = Window::Bucket { per: Duration::from_secs(60), burst: None, start: tidegate_limit::Start::Full };
+    [Window::minute(), full, Window::clock_minute()]
+}
+
+#[test]
+fn an_answer_after_its_window_takes_nothing_off_those_booked_since() {
+    for window in windows() {
+        let mut limits = limits(window.clone());
+        let mut slow = limits.admit(&Cost::tokens(1_000), at(0)).unwrap();
+        let fast = limits.admit(&Cost::tokens(1_000), at(61_000)).unwrap();
+        limits.settle(&mut slow, Cost::tokens(10), at(62_000));
+        let fits = limits.check(&Cost::tokens(900), at(62_000)).is_ok();
+        assert!(!fits, "{window:?}: the tokens of one that was sent a second ago are given out again");
+        limits.release(slow);
+        limits.release(fast);
+    }
+}
+
+#[test]
+fn one_that_left_the_window_a_moment_before_its_neighbour_takes_nothing_off_it() {
+    let mut limits = limits(Window::minute());
+    let mut first = limits.admit(&Cost::tokens(500), at(0)).unwrap();
+    let second = limits.admit(&Cost::tokens(500), at(5)).unwrap();
+    // The first has left, the second leaves in 3 ms.
+    let third = limits.admit(&Cost::tokens(500), at(60_002)).unwrap();
+    limits.refund(&mut first, at(60_002));
+    assert!(limits.check(&Cost::tokens(1), at(60_002)).is_err());
+    for booking in [first, second, third] {
+        limits.release(booking);
+    }
+}
+
+#[test]
+fn one_that_is_sent_after_its_window_counts_once() {
+    for window in windows() {
+        let mut limits = limits(window.clone());
+        let mut late = limits.admit(&Cost::tokens(400), at(0)).unwrap();
+        let other = limits.admit(&Cost::tokens(500), at(61_000)).unwrap();
+        limits.restamp(&mut late, at(62_000));
+        assert!(limits.check(&Cost::tokens(101), at(62_000)).is_err(), "{window:?}");
+        limits.release(late);
+        limits.release(other);
+    }
+}
