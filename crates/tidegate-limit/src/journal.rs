@@ -109,8 +109,8 @@ pub struct Restored {
 
 impl Restored {
     /// Up to `amount` was booked under `limit`, the last of it before `until` (a reservation's
-    /// [`until`](Reservation::until), or for a calendar limit any instant of its period). What no longer counts, and what
-    /// names no limit of the gate, is left aside.
+    /// [`until`](Reservation::until), or for a calendar limit the start of its [`period`](Reservation::period)). What no
+    /// longer counts, and what names no limit of the gate, is left aside.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::journal::Restored};
