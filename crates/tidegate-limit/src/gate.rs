@@ -105,7 +105,6 @@ impl Gate {
     /// let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
     /// # let _ = gate;
     /// ```
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::new()
     }

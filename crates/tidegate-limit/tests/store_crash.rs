@@ -16,7 +16,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("--child-grants"), Some(file)) => {
-            child_grants(Path::new(&file), arguments.next().as_deref() == Some("inline"))
+            child_grants(Path::new(&file), arguments.next().as_deref() == Some("inline"));
         }
         (Some("--child-opens"), Some(file)) => child_opens(Path::new(&file)),
         _ => {

@@ -432,7 +432,7 @@ mod tests {
             let probe_every = Duration::from_secs(minutes * 60);
             let park = Action::Park { limit: "rpd".into(), until: midnight, probe_every };
             let refused = desk.midnight();
-            assert_eq!(desk.verdict(sent, sent + 1.0, refused.clone()), [park.clone()]);
+            assert_eq!(desk.verdict(sent, sent + 1.0, refused.clone()), std::slice::from_ref(&park));
             // Others that were under way change nothing.
             assert_eq!(desk.verdict(sent - 1.0_f64.min(sent), sent + 1.0, refused), [park]);
             sent += 1.0 + probe_every.as_secs_f64();
