@@ -71,6 +71,8 @@ mod waker;
 
 pub mod coroutine;
 pub mod net;
+pub mod pipe;
+pub mod stream;
 pub mod trace;
 
 pub use std::time::{Duration, Instant};

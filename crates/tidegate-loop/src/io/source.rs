@@ -264,6 +264,15 @@ impl Source {
         polled
     }
 
+    /// From now on a short read does not mean drained: something may lie between two pieces of data.
+    pub(crate) fn distrust_short_reads(&self) {
+        self.shared.known.set(self.shared.known.get() | Ready::URGENT);
+    }
+
+    pub(crate) fn kernel(&self) -> &Kernel {
+        &self.shared.kernel
+    }
+
     /// Waits until the direction is worth a try.
     pub(crate) fn poll_ready(&self, cx: &mut PollContext<'_>, direction: Direction) -> Poll<io::Result<()>> {
         match self.shared.known.get() {
@@ -336,9 +345,11 @@ fn elsewhere() -> io::Error {
 impl Drop for Source {
     fn drop(&mut self) {
         let shared = &self.shared;
-        if shared.token.get().is_some() {
-            let registered = shared.kernel.io.borrow_mut().disarm(shared);
-            drop(registered);
+        // Both are dropped and woken when the table is no longer lent.
+        let (registered, starved) = shared.kernel.io.borrow_mut().closing(shared);
+        drop(registered);
+        for waker in starved {
+            waker.wake();
         }
     }
 }

@@ -35,6 +35,10 @@ pub(crate) struct IoTable {
     sources: Sources,
     ready: Vec<Readiness>,
     due: Vec<Due>,
+    /// Descriptors closed by this loop so far.
+    closed: u64,
+    /// Who found the process out of descriptors, and waits for one to be closed.
+    starved: Vec<Waker>,
 }
 
 /// Descriptors are small numbers, and sources have the highest bit; this is none of them.
@@ -55,6 +59,8 @@ impl IoTable {
             sources: Sources::default(),
             ready: Vec::new(),
             due: Vec::new(),
+            closed: 0,
+            starved: Vec::new(),
         })
     }
 
@@ -165,6 +171,23 @@ impl IoTable {
         self.sources.remove(token)
     }
 
+    /// A source is about to close its descriptor: it is watched no more, and whoever had none left may try again.
+    pub(super) fn closing(&mut self, source: &Shared) -> (Option<Rc<Shared>>, Vec<Waker>) {
+        self.closed += 1;
+        (self.disarm(source), std::mem::take(&mut self.starved))
+    }
+
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Wakes `waker` when a descriptor is closed.
+    pub(crate) fn wait_for_closing(&mut self, waker: &Waker) {
+        if !self.starved.iter().any(|known| known.will_wake(waker)) {
+            self.starved.push(waker.clone());
+        }
+    }
+
     /// Waits, and hands out what is due.
     pub(crate) fn poll(&mut self, timeout: Option<Duration>) -> Vec<Due> {
         let mut found = std::mem::take(&mut self.ready);
@@ -238,7 +261,8 @@ impl IoTable {
             // Who waited was a task of this loop's and is gone, or it is told by the drop of its waker.
             source.close(&mut self.due);
         }
-        (sources, std::mem::take(&mut self.watched), std::mem::take(&mut self.due))
+        let starved = std::mem::take(&mut self.starved);
+        (sources, std::mem::take(&mut self.watched), std::mem::take(&mut self.due), starved)
     }
 }
 

@@ -4,11 +4,13 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::task::{Context as PollContext, Poll};
+use std::task::{Context as PollContext, Poll, ready};
 
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
+use super::error::is_out_of_descriptors;
+use super::pause::Pause;
 use super::socket;
 use crate::io::{Direction, Source};
 use crate::uring;
@@ -27,6 +29,12 @@ impl StreamSource {
     /// Outside of a running loop.
     pub(super) fn new(fd: OwnedFd) -> StreamSource {
         StreamSource::of(Source::new(fd))
+    }
+
+    /// For sockets that may have more to say after a short read.
+    pub(super) fn distrust_short_reads(self) -> StreamSource {
+        self.source.distrust_short_reads();
+        self
     }
 
     /// Takes over a source that has done its connecting.
@@ -110,6 +118,7 @@ impl StreamSource {
 pub(super) struct ListenerSource {
     ring: Option<uring::Listener>,
     source: Source,
+    pause: Pause,
 }
 
 impl ListenerSource {
@@ -119,23 +128,34 @@ impl ListenerSource {
     /// Outside of a running loop.
     pub(super) fn new(fd: OwnedFd) -> ListenerSource {
         let source = Source::new(fd);
-        ListenerSource { ring: source.complete_by(uring::Listener::new), source }
+        ListenerSource { ring: source.complete_by(uring::Listener::new), source, pause: Pause::default() }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.source.fd()
     }
 
-    /// The next connection and its peer; one that is gone already is passed over.
+    /// The next connection and its peer; one that is gone already is passed over. Without a descriptor for it, it pauses:
+    /// the connection stays in the backlog, and trying at once would find the same.
     pub(super) fn poll_accept(&self, cx: &mut PollContext<'_>) -> Poll<io::Result<(OwnedFd, Option<SocketAddrAny>)>> {
-        self.source.poll_io(cx, Direction::Read, |fd| {
-            loop {
-                match self.accept(fd) {
-                    Err(error) if socket::is_transient(error) => {}
-                    other => return other,
+        loop {
+            ready!(self.pause.poll(self.source.kernel(), cx));
+            let accepted = ready!(self.source.poll_io(cx, Direction::Read, |fd| {
+                loop {
+                    match self.accept(fd) {
+                        Err(error) if socket::is_transient(error) => {}
+                        other => return other,
+                    }
+                }
+            }));
+            match accepted {
+                Err(error) if is_out_of_descriptors(&error) => self.pause.begin(self.source.kernel(), &error),
+                other => {
+                    self.pause.end();
+                    return Poll::Ready(other);
                 }
             }
-        })
+        }
     }
 
     fn accept(&self, fd: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, Option<SocketAddrAny>)> {

@@ -37,13 +37,16 @@ impl AddressError {
         io::Error::new(kind, AddressError { tried, address: address.to_string(), cause })
     }
 
+    /// What the system's own words leave out.
     fn hint(&self) -> Option<&'static str> {
         use io::ErrorKind::*;
+        self.cause.raw_os_error()?;
         Some(match self.cause.kind() {
             ConnectionRefused => "connection refused (is a server listening there?)",
             AddrInUse => "the address is in use (does another process listen there? port 0 picks a free one)",
             AddrNotAvailable => "the address is not one of this machine's",
             PermissionDenied => "permission denied (ports below 1,024 need a privilege)",
+            TimedOut => "no answer (is the host up, and does a firewall let this through?)",
             NetworkUnreachable | HostUnreachable => "unreachable (no route to it; is the network up?)",
             _ if is_out_of_descriptors(&self.cause) => {
                 "too many open descriptors (raise `ulimit -n`, or keep fewer connections open)"

@@ -42,12 +42,22 @@
 
 mod address;
 mod completing;
+mod connect;
 mod error;
+pub(crate) mod methods;
+mod pause;
 mod resolve;
+mod server;
 mod socket;
 mod tcp;
+mod udp;
+mod unix;
 
 pub use address::ToAddrs;
+pub use connect::TcpConnector;
 pub use error::AddressError;
 pub use resolve::lookup_host;
+pub use server::{Server, ServerBuilder, ServerStats, Stopped};
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpOptions, TcpStream, WriteHalf};
+pub use udp::UdpSocket;
+pub use unix::{UnixDatagram, UnixListener, UnixStream};

@@ -17,8 +17,10 @@ use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::io::{Direction, Source};
 use crate::net::address::ToAddrs;
 use crate::net::completing::StreamSource;
+use crate::net::connect::TcpConnector;
 use crate::net::error::AddressError;
 use crate::net::socket;
+use crate::stream::{StreamReader, StreamWriter};
 
 /// A TCP connection. Dropped, it is closed.
 ///
@@ -47,7 +49,8 @@ impl TcpStream {
         TcpStream { source: StreamSource::new(fd) }
     }
 
-    /// Connects. If the name has several addresses they are tried in turn.
+    /// Connects. If the name has several addresses, the next one is tried as soon as one fails or has kept silent for a
+    /// quarter of a second, and the first that answers is taken; [`TcpConnector`] changes that and adds a time-out.
     ///
     /// # Errors
     /// An [`AddressError`] that names the address: refused, unreachable, name not found, out of descriptors.
@@ -68,17 +71,12 @@ impl TcpStream {
     /// # }).unwrap().unwrap();
     /// ```
     pub async fn connect(address: impl ToAddrs) -> io::Result<TcpStream> {
-        let target = address.target();
-        let resolved = target.resolve().await;
-        let addresses = resolved.map_err(|error| AddressError::wrap("connect to", target.describe(), error))?;
-        let mut last = None;
-        for address in addresses {
-            match TcpStream::connect_one(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("resolving gives at least one address"))
+        TcpStream::connector().connect(address).await
+    }
+
+    /// A way to connect made to measure.
+    pub fn connector() -> TcpConnector {
+        TcpConnector::new()
     }
 
     /// Connects to one address.
@@ -434,6 +432,19 @@ impl TcpStream {
     /// ```
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::owned(self)
+    }
+}
+
+/// Streams with flow control.
+impl TcpStream {
+    /// A reader with a buffer and a writer that takes data at once; see [`stream`](crate::stream) for an example.
+    ///
+    /// # Panics
+    /// Outside of a running loop.
+    #[track_caller]
+    pub fn into_streams(self) -> (StreamReader<OwnedReadHalf>, StreamWriter) {
+        let (reader, writer) = self.into_split();
+        (StreamReader::new(reader), StreamWriter::new(writer))
     }
 }
 
