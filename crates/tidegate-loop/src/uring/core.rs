@@ -31,7 +31,6 @@ pub(super) enum Op {
     Stream(Box<StreamOp>),
 }
 
-/// How long closing waits for bytes that were written but not yet taken by the kernel.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long closing waits for cancelled operations. They end at once; if one does not, its memory is left to it.
 const CANCEL: Duration = Duration::from_secs(5);
@@ -62,17 +61,18 @@ pub(super) struct Core {
     pub(super) gone: Vec<Owner>,
     pub(super) closed: bool,
     flags: EnterFlags,
+    /// How long closing waits for what was written to be taken by the kernel.
+    pub(super) linger: Duration,
     pub(super) counts: Counts,
 }
 
 /// What the ring did.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
+pub(super) struct Counts {
     /// Calls of the kernel.
-    pub(crate) enters: u64,
-    pub(crate) completions: u64,
-    /// Times the receive buffers ran out.
-    pub(crate) starvations: u64,
+    pub(super) enters: u64,
+    /// Receives that found no buffer.
+    pub(super) starvations: u64,
 }
 
 impl Core {
@@ -95,6 +95,7 @@ impl Core {
             gone: Vec::new(),
             closed: false,
             flags,
+            linger: LINGER,
             counts: Counts::default(),
         })
     }
@@ -127,7 +128,7 @@ impl Core {
         self.queue_sends();
     }
 
-    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
         let quiet = queued == 0 && !submission.taskrun() && !submission.cq_overflow();
@@ -157,7 +158,6 @@ impl Core {
         loop {
             // Taken one by one: a completion may queue operations, and the ring is lent to one at a time.
             let Some(completion) = self.ring.completion().next() else { return };
-            self.counts.completions += 1;
             self.complete(completion);
         }
     }
@@ -228,7 +228,7 @@ impl Core {
         if mem::replace(&mut self.closed, true) {
             return;
         }
-        let until = Instant::now() + LINGER;
+        let until = Instant::now() + self.linger;
         self.flush();
         while self.is_sending() && self.wait_until(until) {}
         // SAFETY: it points to nothing.

@@ -66,7 +66,7 @@ impl Core {
 /// A connected stream socket. Whoever holds it is told by its token when trying again is worth it. Nothing waits here.
 pub(crate) struct Stream {
     ring: Rc<Ring>,
-    key: Key,
+    pub(super) key: Key,
 }
 
 impl Stream {
