@@ -98,13 +98,16 @@ impl Core {
     /// At once, so that the port is free when the handle is gone; what was accepted and not asked for is closed.
     fn orphan_listener(&mut self, key: Key) {
         let Some(Op::Listener(listener)) = self.slots.get(key) else { return };
-        if !listener.armed {
+        let (fd, armed) = (listener.owner.as_fd().as_raw_fd(), listener.armed);
+        listener.orphan = true;
+        listener.parked.clear();
+        let cancels = armed && !listener.stopping;
+        self.disown(fd, key);
+        if !armed {
             self.bury(key);
             return;
         }
-        listener.orphan = true;
-        listener.parked.clear();
-        if !listener.stopping {
+        if cancels {
             self.cancel(key, Kind::Accept);
         }
         self.flush();
@@ -119,6 +122,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(ring: &Rc<Ring>, owner: Owner, token: Token) -> Listener {
+        let fd = owner.as_fd().as_raw_fd();
         let listener = ListenerOp {
             owner,
             token,
@@ -128,7 +132,7 @@ impl Listener {
             stopping: false,
             orphan: false,
         };
-        let key = ring.core.borrow_mut().slots.insert(Op::Listener(listener));
+        let key = ring.core.borrow_mut().adopt(fd, Op::Listener(listener));
         Listener { ring: ring.clone(), key }
     }
 

@@ -116,6 +116,7 @@ impl Buffers {
     }
 
     /// Buffers that wait for data.
+    #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         usize::from(self.free)
     }

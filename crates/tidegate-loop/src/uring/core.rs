@@ -42,8 +42,8 @@ pub(super) struct Core {
     /// Made when the first stream receives.
     buffers: Option<Buffers>,
     pub(super) slots: Slots<Op>,
-    /// The polls, by the descriptor that was registered.
-    pub(super) polled: HashMap<RawFd, Key>,
+    /// What is polled, received from or accepted from, by descriptor: each has one use at a time.
+    pub(super) used: HashMap<RawFd, Key>,
     /// Polls that have told, and tell again in the next wait if they still can.
     pub(super) rearm: Vec<Key>,
     /// Streams with bytes for the next submission. Each is here once.
@@ -60,6 +60,8 @@ pub(super) struct Core {
     /// What the kernel has let go of, to be dropped when nothing is borrowed: foreign wakers may hang on it.
     pub(super) gone: Vec<Owner>,
     pub(super) closed: bool,
+    /// Within a wait: what is told is heard at once.
+    pub(super) waiting: bool,
     flags: EnterFlags,
     /// How long closing waits for what was written to be taken by the kernel.
     pub(super) linger: Duration,
@@ -85,7 +87,7 @@ impl Core {
             ring,
             buffers: None,
             slots: Slots::new(),
-            polled: HashMap::new(),
+            used: HashMap::new(),
             rearm: Vec::new(),
             unsent: Vec::new(),
             starved: Vec::new(),
@@ -94,6 +96,7 @@ impl Core {
             events: Vec::new(),
             gone: Vec::new(),
             closed: false,
+            waiting: false,
             flags,
             linger: LINGER,
             counts: Counts::default(),
@@ -102,10 +105,13 @@ impl Core {
 
     /// Hands over what is queued, waits for something to complete, and sees to what has.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.rearm_polls();
         self.queue_deferred();
         let timeout = if self.has_news() { Some(Duration::ZERO) } else { timeout };
         self.enter(timeout)?;
+        self.waiting = true;
         self.reap();
+        self.waiting = false;
         Ok(())
     }
 
@@ -123,7 +129,6 @@ impl Core {
     }
 
     fn queue_deferred(&mut self) {
-        self.rearm_polls();
         self.feed_starved();
         self.queue_sends();
     }
@@ -247,6 +252,20 @@ impl Core {
         // Nobody listens to these any more; left there they would keep the wait from waiting.
         self.events.clear();
         self.wait(Some(left)).is_ok() && !left.is_zero()
+    }
+
+    /// Gives a socket to the ring.
+    pub(super) fn adopt(&mut self, fd: RawFd, op: Op) -> Key {
+        let key = self.slots.insert(op);
+        self.used.insert(fd, key);
+        key
+    }
+
+    /// Whoever has it lets go of a socket: its number is not ours any more, though the kernel may need it a moment longer.
+    pub(super) fn disown(&mut self, fd: RawFd, key: Key) {
+        if self.used.get(&fd) == Some(&key) {
+            self.used.remove(&fd);
+        }
     }
 
     /// Empties a slot that the kernel has let go of.

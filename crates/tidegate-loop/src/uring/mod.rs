@@ -22,7 +22,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -38,26 +38,17 @@ use crate::selector::{Interest, Readiness, Selector, Token};
 /// A loop's ring, shared by the loop and its sockets.
 pub(crate) struct Ring {
     core: RefCell<Core>,
-    /// The loop is running: what is queued is handed over in the next tick. Otherwise it is at once.
-    attended: Cell<bool>,
 }
 
 impl Ring {
     pub(crate) fn open() -> Result<Rc<Ring>, Unavailable> {
-        Ok(Rc::new(Ring { core: RefCell::new(Core::open()?), attended: Cell::new(false) }))
+        Ok(Rc::new(Ring { core: RefCell::new(Core::open()?) }))
     }
 
     /// The loop stops running, for now: what is queued must not wait for its next tick.
     pub(crate) fn leave(&self) {
-        self.attended.set(false);
         self.core.borrow_mut().flush();
         self.drop_gone();
-    }
-
-    fn flush_unless_attended(&self) {
-        if !self.attended.get() {
-            self.core.borrow_mut().flush();
-        }
     }
 
     /// Ends everything; see `Core::close`.
@@ -100,7 +91,6 @@ impl Selector for Rc<Ring> {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<Readiness>) -> io::Result<()> {
-        self.attended.set(true);
         let mut core = self.core.borrow_mut();
         core.wait(timeout)?;
         ready.append(&mut core.events);

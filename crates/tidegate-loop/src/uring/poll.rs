@@ -58,7 +58,7 @@ fn ready(result: i32) -> u8 {
 impl Core {
     pub(super) fn register(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let raw = fd.as_raw_fd();
-        if self.polled.contains_key(&raw) {
+        if self.used.contains_key(&raw) {
             return Err(Errno::EXIST.into());
         }
         // Asked here because the ring would answer later: files and directories are always ready, and refused by epoll.
@@ -72,7 +72,7 @@ impl Core {
     fn watch(&mut self, fd: RawFd, token: Token, interest: Interest) {
         let poll = PollOp { fd, token, mask: mask(interest), level: !interest.edge };
         let key = self.slots.insert(Op::Poll(poll));
-        self.polled.insert(fd, key);
+        self.used.insert(fd, key);
         self.arm_poll(key);
     }
 
@@ -91,7 +91,11 @@ impl Core {
     }
 
     fn forget_poll(&mut self, fd: RawFd) -> io::Result<()> {
-        let key = self.polled.remove(&fd).ok_or(Errno::NOENT)?;
+        let key = *self.used.get(&fd).ok_or(Errno::NOENT)?;
+        if !matches!(self.slots.get(key), Some(Op::Poll(_))) {
+            return Err(Errno::NOENT.into());
+        }
+        self.used.remove(&fd);
         // Completions that are still to come find the slot gone.
         self.slots.remove(key);
         self.cancel(key, Kind::Poll);
@@ -117,12 +121,15 @@ impl Core {
 
     pub(super) fn polled(&mut self, key: Key, result: i32, more: bool) {
         let Some(Op::Poll(poll)) = self.slots.get(key) else { return };
-        let token = poll.token;
+        let (token, level) = (poll.token, poll.level);
         // An edge that the kernel gave up on (it does when completions overflow) is asked for anew. A descriptor that
         // cannot be polled at all has said so, and is left alone.
-        if !more && (poll.level || result >= 0) {
+        if !more && (level || result >= 0) {
             self.rearm.push(key);
         }
-        self.tell(token, ready(result));
+        // What is ready for as long as it lasts is told when somebody hears it; the next wait looks again.
+        if self.waiting || !level {
+            self.tell(token, ready(result));
+        }
     }
 }

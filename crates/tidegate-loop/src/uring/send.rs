@@ -47,6 +47,11 @@ impl Sending {
         self.state == State::Idle
     }
 
+    /// The peer has no room for what was written.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.state == State::InFlight
+    }
+
     pub(super) fn end(&mut self) {
         self.ended = true;
     }

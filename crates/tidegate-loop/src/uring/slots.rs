@@ -70,6 +70,7 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: None, taken: 0 }
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.taken
     }

@@ -34,21 +34,30 @@ impl StreamOp {
 const ORPHAN_MS_MAX: u32 = 60_000;
 
 impl Core {
+    /// The handle is gone. What it wrote is handed over at once and the rest cancelled, so that mostly the descriptor is
+    /// closed when this returns, as one that is closed is.
     fn orphan_stream(&mut self, key: Key) {
         let Some((stream, buffers)) = self.stream_and_buffers(key) else { return };
         stream.receiving.discard(buffers);
         stream.orphan = true;
-        if !stream.sending.is_idle() {
+        if stream.sending.is_stuck() {
             // What the kernel has taken it gives up on in the end; what it has not yet is ours to give up on, and this
             // makes it one. Refused where the socket is none of TCP's, which then has no such peers.
             let _ = sockopt::set_tcp_user_timeout(stream.owner.as_fd(), ORPHAN_MS_MAX);
         }
+        let fd = stream.owner.as_fd().as_raw_fd();
         let cancels = stream.receiving.armed && !stream.receiving.stopping;
+        let idle = !stream.receiving.armed && stream.sending.is_idle();
         stream.receiving.stopping |= cancels;
+        self.disown(fd, key);
         if cancels {
             self.cancel(key, Kind::Receive);
         }
-        self.end_orphan(key);
+        if idle {
+            self.bury(key);
+        } else {
+            self.flush();
+        }
     }
 
     /// Ends an orphan that the kernel has let go of.
@@ -73,7 +82,8 @@ impl Stream {
     pub(crate) fn new(ring: &Rc<Ring>, owner: Owner, token: Token) -> Stream {
         let (receiving, sending) = (Receiving::default(), Sending::default());
         let stream = StreamOp { owner, token, receiving, sending, orphan: false };
-        let key = ring.core.borrow_mut().slots.insert(Op::Stream(Box::new(stream)));
+        let fd = stream.owner.as_fd().as_raw_fd();
+        let key = ring.core.borrow_mut().adopt(fd, Op::Stream(Box::new(stream)));
         Stream { ring: ring.clone(), key }
     }
 
@@ -121,7 +131,6 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.ring.core.borrow_mut().orphan_stream(self.key);
-        self.ring.flush_unless_attended();
         self.ring.drop_gone();
     }
 }
