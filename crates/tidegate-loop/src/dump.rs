@@ -2,17 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::panic::Location;
 use std::rc::Rc;
 use std::time::Duration;
 
-use signal_hook::SigId;
-use signal_hook::consts::FORBIDDEN;
-
 use crate::event_loop::LoopHandle;
 use crate::kernel::Kernel;
 use crate::observe::{WaitsFor, waits_for};
+use crate::signal::SignalKind;
 use crate::task::TaskId;
 use crate::task::cell::Header;
 
@@ -130,34 +127,18 @@ impl Kernel {
     }
 }
 
-/// Unregisters a signal when the callback that holds it goes, which is when the loop closes.
-struct Registered(SigId);
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        signal_hook::low_level::unregister(self.0);
-    }
-}
-
-/// Calls `sink` with a dump of the loop's tasks every time the process gets `signal`.
-pub(crate) fn on_signal(handle: &LoopHandle, signal: i32, sink: impl Fn(&TaskDump) + 'static) -> io::Result<()> {
-    if FORBIDDEN.contains(&signal) {
-        let message = format!("signal {signal} cannot be handled by a program; take SIGUSR1 or SIGUSR2");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    }
-    let (near, far) = UnixStream::pair()?;
-    near.set_nonblocking(true)?;
-    let registered = Registered(signal_hook::low_level::pipe::register(signal, far)?);
+/// Calls `sink` with a dump of the loop's tasks every time the process gets `signal`; several at once make one dump.
+pub(crate) fn on_signal(
+    handle: &LoopHandle,
+    signal: SignalKind,
+    sink: impl Fn(&TaskDump) + 'static,
+    location: &'static Location<'static>,
+) -> io::Result<()> {
     let weak = handle.kernel.weak();
-    let near = Rc::new(near);
-    let stream = near.clone();
-    handle.add_reader(&*near, move || {
-        let _ = &registered;
-        let mut bytes = [0; 64];
-        // Several signals at once make one dump.
-        while matches!(io::Read::read(&mut &*stream, &mut bytes), Ok(count) if count == bytes.len()) {}
+    let dump = move || {
         if let Some(kernel) = weak.upgrade() {
             sink(&kernel.dump());
         }
-    })
+    };
+    handle.kernel.watch_signal(signal, dump, location)
 }

@@ -20,6 +20,8 @@ pub enum RunError {
     Stalled(TaskDump),
     /// Code inside called [`interrupt`]. What was ready runs the next time.
     Interrupted(Interrupt),
+    /// Ctrl-C (SIGINT): the main task was cancelled and has cleaned up. A program usually exits with 130 now.
+    CtrlC,
     /// The loop could not be made.
     Setup(std::io::Error),
 }
@@ -37,6 +39,7 @@ impl fmt::Display for RunError {
                 write!(f, "nothing is ready, no timer is armed and time is virtual: this would wait for ever\n{dump}")
             }
             RunError::Interrupted(interrupt) => write!(f, "interrupted: {}", interrupt.reason),
+            RunError::CtrlC => f.write_str("interrupted by Ctrl-C"),
             RunError::Setup(error) => write!(f, "the loop could not be made: {error}"),
         }
     }

@@ -23,6 +23,7 @@ use crate::observe::Observer;
 use crate::remote::RemoteHandle;
 use crate::report::Report;
 use crate::selector::SelectorKind;
+use crate::signal::SignalKind;
 use crate::task::cell::AnyValue;
 use crate::task::{JoinError, JoinHandle, Task, TaskBuilder, spawn_on};
 
@@ -100,8 +101,17 @@ impl EventLoop {
     where
         F: Future + 'static,
     {
+        self.run_main(future, |_| ())
+    }
+
+    /// `begins` is told which task it is before that takes its first step.
+    #[track_caller]
+    pub(crate) fn run_main<F>(&self, future: F, begins: impl FnOnce(&Task)) -> Result<F::Output, RunError>
+    where
+        F: Future + 'static,
+    {
         let seed = SeedNotice { seed: self.seed() };
-        let result = self.complete(future);
+        let result = self.complete(future, begins);
         if result.is_ok() {
             std::mem::forget(seed);
         }
@@ -109,12 +119,13 @@ impl EventLoop {
     }
 
     #[track_caller]
-    pub(crate) fn complete<F>(&self, future: F) -> Result<F::Output, RunError>
+    pub(crate) fn complete<F>(&self, future: F, begins: impl FnOnce(&Task)) -> Result<F::Output, RunError>
     where
         F: Future + 'static,
     {
         self.kernel.check_runnable()?;
         let mut main = self.spawn(future);
+        begins(&main.task());
         let kernel = self.kernel.clone();
         let stop = main.task().add_done_callback(move |_| kernel.stop());
         let ran = self.kernel.run();
@@ -588,6 +599,7 @@ impl LoopHandle {
     }
 
     /// Calls `sink` with a dump every time the process gets `signal` (10 is SIGUSR1), for as long as the loop is open.
+    /// Afterwards the signal does nothing: whoever sends it late asks for a look, not for an end.
     ///
     /// # Errors
     /// When the signal cannot be handled (SIGKILL, SIGSTOP, …) or there are no descriptors left.
@@ -597,8 +609,9 @@ impl LoopHandle {
     /// let event_loop = tidegate_loop::EventLoop::new().unwrap();
     /// event_loop.dump_on_signal(SIGUSR1, |dump| eprintln!("{dump}")).unwrap();
     /// ```
+    #[track_caller]
     pub fn dump_on_signal(&self, signal: i32, sink: impl Fn(&TaskDump) + 'static) -> io::Result<()> {
-        dump::on_signal(self, signal, sink)
+        dump::on_signal(self, SignalKind::from_raw(signal), sink, Location::caller())
     }
 }
 

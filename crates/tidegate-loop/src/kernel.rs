@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::name::Name;
 use crate::observe::{CallbackRef, Watch};
 use crate::ready::{Place, ReadyQueue, Turn};
 use crate::selector::SelectorKind;
+use crate::signal::SignalTable;
 use crate::task::TaskTable;
 use crate::task::cell::{Header, Judge, TaskRef};
 use crate::threads::{Held, ThreadPool, ThreadPoolBuilder, Threads};
@@ -100,6 +102,7 @@ pub(crate) struct Kernel {
     pub(crate) counters: Counters,
     pub(crate) watch: Watch,
     pub(crate) owned: RefCell<crate::on_loop::Owned>,
+    pub(crate) signals: RefCell<SignalTable>,
     pub(crate) threads: OnceCell<ThreadPool>,
     /// How `threads` is made on first use; `None`: it was given, and belongs to others too.
     pub(crate) threads_setup: Option<ThreadPoolBuilder>,
@@ -157,6 +160,7 @@ impl Kernel {
             counters: Counters::default(),
             watch: Watch::new(setup.debug),
             owned: RefCell::default(),
+            signals: RefCell::default(),
             threads,
             threads_setup,
             held: RefCell::default(),
@@ -517,6 +521,11 @@ impl Kernel {
             }
         }
         self.inbound.set(messages);
+        if self.registration.mailbox.signalled.load(Ordering::Relaxed)
+            && self.registration.mailbox.signalled.swap(false, Ordering::SeqCst)
+        {
+            self.read_signals();
+        }
     }
 
     /// Runs what is ready now; what that makes ready waits for the next tick.
@@ -646,6 +655,7 @@ impl Kernel {
         }
         let owned = self.owned.take();
         drop(owned);
+        self.clear_signals();
         let held = self.held.take();
         for held in held {
             held.release();

@@ -73,6 +73,7 @@ pub mod coroutine;
 pub mod net;
 pub mod pipe;
 pub mod stream;
+pub mod signal;
 pub mod trace;
 
 pub use std::time::{Duration, Instant};

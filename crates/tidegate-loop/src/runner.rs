@@ -1,16 +1,20 @@
 //! Running a program: a loop, its main task, and an orderly end.
 
+use std::cell::Cell;
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::combine::gather_all;
 use crate::error::RunError;
 use crate::event_loop::EventLoop;
+use crate::kernel::Kernel;
 use crate::report::{Report, ReportKind};
 use crate::task::{Outcome, Task};
 use crate::threads::StillRunning;
 
-/// Runs `future` on a new loop until it is done, then cancels what is left, lets it clean up, and closes the loop.
+/// Runs `future` on a new loop until it is done, then cancels what is left, lets it clean up, and closes the loop. On
+/// the main thread Ctrl-C ends it in order, see [`Runner`].
 ///
 /// # Errors
 /// See [`RunError`].
@@ -34,7 +38,20 @@ where
 }
 
 /// A loop that ends in order: several futures can be run on it one after the other; when it goes, the tasks that are
-/// left are cancelled, they clean up, and the loop is closed.
+/// left are cancelled, they clean up, jobs in threads are waited for, and the loop is closed.
+///
+/// # Ctrl-C
+/// On the main thread, while [`run`](Self::run) runs: the first SIGINT cancels the main task, as asyncio's runner does,
+/// and unless it catches that, `run` brings [`RunError::CtrlC`] when it has cleaned up. A second one, in the run or in
+/// the clean-up after it, ends the process at once, with status 130 and a line on standard error, even if the
+/// loop is blocked. Otherwise SIGINT is what it was before and becomes that again after the run.
+///
+/// A program that sees to SIGINT itself is left alone: one that ignores it or had a handler for it before the run, and
+/// one that listens for it inside the run ([`signal`](crate::signal::signal),
+/// [`add_signal_handler`](crate::LoopHandle::add_signal_handler)), for as long as it does.
+///
+/// In other threads Ctrl-C is taken only if asked for, see [`ctrl_c`](Self::ctrl_c). When runners run in several, it
+/// cancels the main task of each.
 ///
 /// ```
 /// use tidegate_loop::{EventLoop, Runner};
@@ -46,6 +63,8 @@ where
 pub struct Runner {
     event_loop: EventLoop,
     thread_limit: Duration,
+    /// `None`: on the main thread only.
+    ctrl_c: Option<bool>,
 }
 
 /// How long a runner waits for the jobs in its loop's threads, unless told otherwise.
@@ -60,7 +79,7 @@ impl Runner {
     /// ```
     #[must_use]
     pub fn new(event_loop: EventLoop) -> Runner {
-        Runner { event_loop, thread_limit: THREAD_LIMIT }
+        Runner { event_loop, thread_limit: THREAD_LIMIT, ctrl_c: None }
     }
 
     /// How long to wait, when everything else has ended, for jobs that still run in the threads of the loop's own pool;
@@ -73,6 +92,18 @@ impl Runner {
     #[must_use]
     pub fn thread_limit(mut self, limit: Duration) -> Runner {
         self.thread_limit = limit;
+        self
+    }
+
+    /// Whether Ctrl-C ends a run in order; unless set, it does on the main thread.
+    ///
+    /// ```
+    /// # use tidegate_loop::{EventLoop, Runner};
+    /// let runner = Runner::new(EventLoop::new().unwrap()).ctrl_c(false);
+    /// ```
+    #[must_use]
+    pub fn ctrl_c(mut self, takes: bool) -> Runner {
+        self.ctrl_c = Some(takes);
         self
     }
 
@@ -122,7 +153,24 @@ impl Runner {
     where
         F: Future + 'static,
     {
-        self.event_loop.run_until_complete(future)
+        let interrupts = Interrupts { kernel: &self.event_loop.kernel, keeps: Cell::new(false) };
+        // After a run that Ctrl-C ended it is still taken; this one starts anew.
+        interrupts.kernel.leave_interrupts();
+        let pressed = Rc::new(Cell::new(false));
+        let result = self.event_loop.run_main(future, |main| {
+            if self.ctrl_c.unwrap_or_else(is_main_thread) {
+                let (main, pressed) = (main.clone(), pressed.clone());
+                interrupts.kernel.take_interrupts(Rc::new(move || {
+                    pressed.set(true);
+                    main.cancel();
+                }));
+            }
+        });
+        interrupts.keeps.set(pressed.get());
+        match result {
+            Err(RunError::Cancelled) if pressed.get() => Err(RunError::CtrlC),
+            result => result,
+        }
     }
 
     /// The tasks are gone, and with them the jobs in line: what is left runs.
@@ -150,13 +198,14 @@ impl Runner {
             let waiting = left.clone();
             // A task that catches its cancellation and stalls in virtual time must not keep us: it is closed with the
             // loop. An interrupt during the clean-up likewise ends it.
-            let waited = self.event_loop.complete(async move {
+            let ended = async move {
                 let ends = waiting.iter().map(|task| {
                     let task = task.clone();
                     crate::spawn(async move { task.finished().await })
                 });
                 gather_all(ends.collect::<Vec<_>>()).await;
-            });
+            };
+            let waited = self.event_loop.complete(ended, |_| ());
             if let Err(error) = waited {
                 log::warn!("tasks were left when the loop closed: {error}");
             }
@@ -173,6 +222,25 @@ impl Runner {
             }
         }
     }
+}
+
+/// Lets SIGINT go when the run is over, however that came about; except after Ctrl-C, when the next one is to end the
+/// clean-up too. The loop lets go of it at the latest.
+struct Interrupts<'a> {
+    kernel: &'a Kernel,
+    keeps: Cell<bool>,
+}
+
+impl Drop for Interrupts<'_> {
+    fn drop(&mut self) {
+        if !self.keeps.get() {
+            self.kernel.leave_interrupts();
+        }
+    }
+}
+
+fn is_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 impl Drop for Runner {

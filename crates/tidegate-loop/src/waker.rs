@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
@@ -30,6 +30,8 @@ pub(crate) struct Mailbox {
     pub(crate) inbox: Inbox<Message>,
     /// Written while the loop sleeps, watched edge-triggered by its selector, never read.
     pub(crate) bell: OwnedFd,
+    /// A signal has come that somebody on the loop listens for.
+    pub(crate) signalled: AtomicBool,
     id: u16,
 }
 
@@ -94,7 +96,8 @@ impl Registration {
         let known = MAILBOXES[id as usize].load(Ordering::Acquire);
         let mailbox: &'static Mailbox = if known.is_null() {
             let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-            let fresh: &'static Mailbox = Box::leak(Box::new(Mailbox { inbox: Inbox::new(), bell, id }));
+            let fresh: &'static Mailbox =
+                Box::leak(Box::new(Mailbox { inbox: Inbox::new(), bell, signalled: AtomicBool::new(false), id }));
             MAILBOXES[id as usize].store(ptr::from_ref(fresh).cast_mut(), Ordering::Release);
             fresh
         } else {
@@ -122,6 +125,14 @@ fn mailbox(id: u16) -> Option<&'static Mailbox> {
     // SAFETY: a non-null entry comes from `Box::leak` in `Registration::new` and is never freed or replaced; only
     // shared references to it are ever made.
     unsafe { known.as_ref() }
+}
+
+/// Tells a loop that a signal has come for it. A signal handler may call it.
+pub(crate) fn signal_loop(id: u16) {
+    if let Some(mailbox) = mailbox(id) {
+        mailbox.signalled.store(true, Ordering::SeqCst);
+        mailbox.nudge();
+    }
 }
 
 /// Wakes the task of that name, wherever it lives. A name that is stale, or whose loop is gone, does nothing.

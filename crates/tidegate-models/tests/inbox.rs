@@ -168,6 +168,43 @@ fn a_post_is_not_lost_when_something_else_ends_the_sleep() {
     });
 }
 
+/// What a signal handler does: a flag of its own, then the nudge. The loop looks at the flag when it was nudged.
+#[test]
+fn a_nudge_without_a_message_is_not_slept_through() {
+    check(|| {
+        let mailbox = Mailbox::new();
+        let signalled = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+        let (handler_mailbox, flag) = (mailbox.clone(), signalled.clone());
+        let handler = thread::spawn(move || {
+            flag.store(true, sync::Ordering::SeqCst);
+            if handler_mailbox.inbox.nudge() == Posted::Ring {
+                *handler_mailbox.bell.rings.lock().unwrap() += 1;
+                handler_mailbox.bell.rung.notify_one();
+            }
+        });
+        let mut heard = 0;
+        loop {
+            if mailbox.inbox.is_posted() {
+                mailbox.inbox.take(&mut Vec::new());
+                if signalled.swap(false, sync::Ordering::SeqCst) {
+                    break;
+                }
+            }
+            let sleeps = mailbox.inbox.before_sleep();
+            let mut rings = mailbox.bell.rings.lock().unwrap();
+            if sleeps {
+                while *rings == heard {
+                    rings = mailbox.bell.rung.wait(rings).unwrap();
+                }
+            }
+            heard = *rings;
+            drop(rings);
+            mailbox.inbox.after_sleep();
+        }
+        handler.join().unwrap();
+    });
+}
+
 #[test]
 fn messages_of_one_poster_stay_in_order() {
     check(|| {

@@ -11,7 +11,7 @@ use crate::context::Snapshot;
 use crate::event_loop::LoopHandle;
 use crate::selector::Interest;
 
-/// A callback that runs every time its descriptor is ready.
+/// A callback that runs every time its descriptor is ready, or its signal has come.
 pub(crate) struct IoCallback {
     job: RefCell<Box<dyn FnMut()>>,
     context: Snapshot,
@@ -28,7 +28,7 @@ impl IoCallback {
         self.cancelled.get()
     }
 
-    pub(super) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.cancelled.set(true);
     }
 
