@@ -239,7 +239,7 @@ impl Drop for Interrupts<'_> {
     }
 }
 
-fn is_main_thread() -> bool {
+pub(crate) fn is_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }
 

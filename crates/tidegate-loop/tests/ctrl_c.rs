@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_loop::signal::{SignalKind, signal};
-use tidegate_loop::{EventLoop, RunError, Runner, Task, catch_cancel, run, spawn, to_thread, yield_now};
+use tidegate_loop::{
+    EventLoop, LoopError, RunError, Runner, Task, catch_cancel, run, run_loops, spawn, to_thread, yield_now,
+};
 
 fn say(line: &str) {
     println!("{line}");
@@ -315,6 +317,23 @@ const SCENARIOS: &[Scenario] = &[
             (0..3).for_each(|_| program.expect("ready"));
             program.interrupt();
             (0..3).for_each(|_| program.expect("result: interrupted by Ctrl-C"));
+            assert_eq!(program.end().code(), Some(7));
+        },
+    ),
+    (
+        "several_loops_end_in_order",
+        || {
+            let ends = run_loops(3, |_| async {
+                say("ready");
+                wait_for_ever("main has cleaned up").await;
+            });
+            assert!(ends.iter().all(|end| matches!(end, Err(LoopError::CtrlC))), "{ends:?}");
+            exit(7);
+        },
+        |mut program| {
+            (0..3).for_each(|_| program.expect("ready"));
+            program.interrupt();
+            (0..3).for_each(|_| program.expect("main has cleaned up"));
             assert_eq!(program.end().code(), Some(7));
         },
     ),

@@ -58,6 +58,11 @@ pub(super) fn total(signal: SignalKind) -> u64 {
     slot(signal).total.load(Ordering::SeqCst)
 }
 
+/// Whether Ctrl-C has come since the first of the runners began.
+pub(super) fn is_pressed() -> bool {
+    PRESSED.load(Ordering::SeqCst) > 0
+}
+
 pub(super) fn has_listeners(signal: SignalKind) -> bool {
     slot(signal).listeners.load(Ordering::SeqCst) > 0
 }

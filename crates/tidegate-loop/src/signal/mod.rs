@@ -36,6 +36,11 @@ pub use kind::SignalKind;
 use table::Listener;
 pub(crate) use table::SignalTable;
 
+/// Takes Ctrl-C for runners that are about to begin. `None`: the program sees to SIGINT itself.
+pub(crate) fn hold_interrupts() -> Option<impl Drop> {
+    disposition::Use::runner()
+}
+
 /// Listens for a signal on the running loop, from now on. Any number of listeners may, and each is told.
 ///
 /// # Errors

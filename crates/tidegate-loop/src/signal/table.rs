@@ -153,7 +153,11 @@ impl Kernel {
     /// Calls `run` when Ctrl-C is pressed and nobody listens for it. False: the program sees to SIGINT itself.
     pub(crate) fn take_interrupts(&self, run: Rc<dyn Fn()>) -> bool {
         let Some(taken) = Use::runner() else { return false };
-        self.add_signal(taken, Target::Runner(run));
+        self.add_signal(taken, Target::Runner(run.clone()));
+        if disposition::is_pressed() {
+            // Before this one began, while others ran: it was meant for the whole program.
+            run();
+        }
         true
     }
 
