@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -22,8 +23,8 @@ use tower_service::Service as TowerService;
 
 use super::connect_info::ConnectInfo;
 use super::shared::Shared;
-use super::watch::{Limits, Phase, Watch, Watched};
-use crate::limit::{now, until};
+use super::watch::{Limits, Phase, Waits, Watch, Watched};
+use crate::limit::{Watchdog, now, until};
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -69,24 +70,31 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let watch = Watch::new();
-    let io = Watched::new(stream, watch.clone(), limits, shared.clone());
+    let waits = Rc::new(Waits::default());
+    let io = Watched::new(stream, watch.clone(), waits.clone());
     let service = Service { router, peer, watch: watch.clone(), shared: shared.clone() };
     let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
     let mut stopped = pin!(shared.stopped());
     let mut told = false;
+    let mut watchdog = Watchdog::default();
     let ended = poll_fn(|cx| {
         loop {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
             }
-            if told {
+            if told && matches!(watch.phase(), Phase::New | Phase::Idle) {
                 // Whatever the peer had sent has been read just now: it waits for nothing.
-                let waits = matches!(watch.phase(), Phase::New | Phase::Idle);
-                return if waits { Poll::Ready(Ok(())) } else { Poll::Pending };
+                return Poll::Ready(Ok(()));
             }
-            ready!(stopped.as_mut().poll(cx));
-            told = true;
-            connection.as_mut().graceful_shutdown();
+            if !told && stopped.as_mut().poll(cx).is_ready() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+                continue;
+            }
+            let Some(deadline) = waits.deadline(&watch, &limits) else { return Poll::Pending };
+            ready!(watchdog.poll(cx, deadline));
+            shared.timed_out();
+            return Poll::Ready(Ok(()));
         }
     });
     if let Err(error) = ended.await {

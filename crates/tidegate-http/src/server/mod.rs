@@ -259,14 +259,13 @@ impl Server {
         })
         .await;
         drop(listener);
-        let open = crowd.len();
         until(Some(told + grace), crowd.all_leave()).await;
-        let cut = crowd.len();
+        let (finished, cut) = (shared.closed_since_stop(), crowd.len());
         crowd.cut();
         crowd.all_leave().await;
         let stats = shared.stats();
         let (accepted, requests) = (stats.accepted, stats.requests);
-        Ok(Stopped { accepted, requests, finished: open - cut, cut, took: now() - told })
+        Ok(Stopped { accepted, requests, finished, cut, took: now() - told })
     }
 }
 

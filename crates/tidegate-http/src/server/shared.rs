@@ -33,6 +33,8 @@ pub(super) struct Shared {
     stop: Event,
     accepted: AtomicU64,
     closed: AtomicU64,
+    /// How many were closed when the word to stop was given; `u64::MAX` before.
+    closed_before: AtomicU64,
     requests: AtomicU64,
     handshakes_failed: AtomicU64,
     timed_out: AtomicU64,
@@ -44,6 +46,7 @@ impl Shared {
             stop: Event::new(),
             accepted: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+            closed_before: AtomicU64::new(u64::MAX),
             requests: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -60,6 +63,18 @@ impl Shared {
 
     pub(super) fn closed(&self) {
         self.closed.fetch_add(1, Relaxed);
+    }
+
+    fn stop(&self) {
+        let closed = self.closed.load(Relaxed);
+        let _ = self.closed_before.compare_exchange(u64::MAX, closed, Relaxed, Relaxed);
+        self.stop.set();
+    }
+
+    /// Connections closed since the word to stop was given.
+    pub(super) fn closed_since_stop(&self) -> usize {
+        let since = self.closed.load(Relaxed).saturating_sub(self.closed_before.load(Relaxed));
+        usize::try_from(since).unwrap_or(usize::MAX)
     }
 
     pub(super) fn requested(&self) {
@@ -103,7 +118,7 @@ impl ServerHandle {
     ///
     /// See [`serve`](crate::serve) for an example.
     pub fn stop(&self) {
-        self.shared.stop.set();
+        self.shared.stop();
     }
 
     /// Whether it has been told to stop.

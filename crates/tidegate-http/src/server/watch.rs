@@ -1,8 +1,10 @@
 //! Who keeps whom waiting on a connection. hyper has a time-out for a request's head alone, and arms a timer for each
 //! request; here the connection's phase is noted as it changes, and one timer a connection, seldom armed, looks at it.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
@@ -11,8 +13,7 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-use super::shared::Shared;
-use crate::limit::{Watchdog, now};
+use crate::limit::now;
 use crate::rt::poll_read_into;
 
 #[derive(Debug, Clone, Copy)]
@@ -80,61 +81,63 @@ impl Watch {
     }
 }
 
-/// A connection's stream under watch.
+/// Since when the socket has kept somebody waiting.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// It has had nothing for whoever reads.
+    read: Cell<Option<Instant>>,
+    /// It has not taken what there is to write.
+    write: Cell<Option<Instant>>,
+}
+
+impl Waits {
+    /// When the peer's time is over, as things stand.
+    pub(super) fn deadline(&self, watch: &Watch, limits: &Limits) -> Option<Instant> {
+        let reading = match watch.phase() {
+            Phase::New | Phase::Head => Some(watch.since() + limits.header),
+            Phase::Idle => Some(watch.since() + limits.idle),
+            Phase::Body => self.read.get().map(|since| since + limits.stall),
+            // It is not the peer who is waited for.
+            Phase::Busy => None,
+        };
+        let writing = self.write.get().map(|since| since + limits.stall);
+        match (reading, writing) {
+            (Some(reading), Some(writing)) => Some(reading.min(writing)),
+            (reading, writing) => reading.or(writing),
+        }
+    }
+}
+
+fn wait(since: &Cell<Option<Instant>>) {
+    if since.get().is_none() {
+        since.set(Some(now()));
+    }
+}
+
+/// A connection's stream under watch. The limits are kept by the connection's task: hyper does not read again only because
+/// a response is done.
 pub(super) struct Watched<T> {
     stream: T,
     watch: Arc<Watch>,
-    limits: Limits,
-    shared: Arc<Shared>,
-    /// Since when the socket has had nothing for somebody who waits for it.
-    read_waits: Option<Instant>,
-    /// Since when the socket has not taken what there is to write.
-    write_waits: Option<Instant>,
-    reading: Watchdog,
-    writing: Watchdog,
+    waits: Rc<Waits>,
 }
 
 impl<T> Watched<T> {
-    pub(super) fn new(stream: T, watch: Arc<Watch>, limits: Limits, shared: Arc<Shared>) -> Watched<T> {
-        Watched {
-            stream,
-            watch,
-            limits,
-            shared,
-            read_waits: None,
-            write_waits: None,
-            reading: Watchdog::default(),
-            writing: Watchdog::default(),
-        }
+    pub(super) fn new(stream: T, watch: Arc<Watch>, waits: Rc<Waits>) -> Watched<T> {
+        Watched { stream, watch, waits }
     }
 
-    fn wait_to_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let deadline = match self.watch.phase() {
-            Phase::New | Phase::Head => self.watch.since() + self.limits.header,
-            Phase::Idle => self.watch.since() + self.limits.idle,
-            Phase::Body => *self.read_waits.get_or_insert_with(now) + self.limits.stall,
-            // hyper looks whether the peer has gone.
-            Phase::Busy => return Poll::Pending,
-        };
-        self.reading.poll(cx, deadline).map(|()| self.time_out())
-    }
-
-    fn time_out(&self) -> io::Error {
-        self.shared.timed_out();
-        io::ErrorKind::TimedOut.into()
-    }
-
-    fn wrote(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if written.is_ready() {
-            self.write_waits = None;
-            // The last of a response leaves after its body is done.
-            if self.watch.phase() == Phase::Idle {
-                self.watch.touch();
-            }
+    fn wrote<R>(&self, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if written.is_pending() {
+            wait(&self.waits.write);
             return written;
         }
-        let deadline = *self.write_waits.get_or_insert_with(now) + self.limits.stall;
-        self.writing.poll(cx, deadline).map(|()| Err(self.time_out()))
+        self.waits.write.set(None);
+        // The last of a response leaves after its body is done.
+        if self.watch.phase() == Phase::Idle {
+            self.watch.touch();
+        }
+        written
     }
 }
 
@@ -142,16 +145,17 @@ impl<T: AsyncRead + Unpin> Read for Watched<T> {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match poll_read_into(Pin::new(&mut this.stream), cx, buf) {
-            Poll::Pending => this.wait_to_read(cx).map(Err),
-            Poll::Ready(read) => {
-                this.read_waits = None;
-                if matches!(this.watch.phase(), Phase::New | Phase::Idle) {
-                    this.watch.enter(Phase::Head);
-                }
-                Poll::Ready(read.map(|_| ()))
+        let Poll::Ready(read) = poll_read_into(Pin::new(&mut this.stream), cx, buf) else {
+            if this.watch.phase() == Phase::Body {
+                wait(&this.waits.read);
             }
+            return Poll::Pending;
+        };
+        this.waits.read.set(None);
+        if matches!(this.watch.phase(), Phase::New | Phase::Idle) {
+            this.watch.enter(Phase::Head);
         }
+        Poll::Ready(read.map(|_| ()))
     }
 }
 
@@ -160,25 +164,21 @@ impl<T: AsyncWrite + Unpin> Write for Watched<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.wrote(cx, written)
+        this.wrote(written)
     }
 
     #[inline]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // TLS keeps what the socket did not take.
-        match Pin::new(&mut this.stream).poll_flush(cx) {
-            Poll::Pending => this.wrote(cx, Poll::Pending).map_ok(|_| ()),
-            done => done,
-        }
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        // TLS keeps what the socket did not take; a socket keeps nothing, and its flush is no news.
+        if flushed.is_pending() { this.wrote(flushed) } else { flushed }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match Pin::new(&mut this.stream).poll_close(cx) {
-            Poll::Pending => this.wrote(cx, Poll::Pending).map_ok(|_| ()),
-            done => done,
-        }
+        let closed = Pin::new(&mut this.stream).poll_close(cx);
+        this.wrote(closed)
     }
 
     #[inline]
@@ -194,6 +194,6 @@ impl<T: AsyncWrite + Unpin> Write for Watched<T> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.wrote(cx, written)
+        this.wrote(written)
     }
 }
