@@ -14,11 +14,15 @@
 //! .unwrap();
 //! ```
 //!
-//! The event loop is at the root, because every program starts there; the layers above it are modules.
+//! The event loop is at the root, because every program starts there; the layers above it are modules. `http` is there
+//! with the feature of that name.
 
 #![forbid(unsafe_code)]
 
 pub use tidegate_loop::*;
+/// HTTP on the loop: a client, axum served, TLS.
+#[cfg(feature = "http")]
+pub use tidegate_http as http;
 /// The bounded pool without a queue.
 pub use tidegate_pool as pool;
 /// Semaphore, event, queue and mutex, for any executor.
