@@ -151,7 +151,7 @@ impl Counter {
                 return Some(Ok(()));
             }
             let fits = word.free() >= i64::from(need);
-            let next = if fits && self.may_pass(line) { word.take(need) } else { word.queued(true) };
+            let next = if fits && self.may_pass(line, word.free()) { word.take(need) } else { word.queued(true) };
             if next == word || self.word.replace(word, next).is_ok() {
                 let taken = next.held() != word.held();
                 if taken {
@@ -165,9 +165,14 @@ impl Counter {
         }
     }
 
-    /// Whether somebody who arrives may be served before those in line, if there are any.
-    fn may_pass(&self, line: &Line) -> bool {
-        line.waiting.is_empty() || line.waiting.may_overtake(line.waiting.len(), self.skip_ahead as usize)
+    /// Whether somebody who arrives may be served before those in line, if there are any. Not if the head fits: then a
+    /// crowd is being served, and its turn is coming.
+    fn may_pass(&self, line: &mut Line, free: i64) -> bool {
+        let places = line.waiting.len();
+        match line.waiting.front(|need| i64::from(*need) > free) {
+            None => true,
+            Some(stuck) => stuck && line.waiting.may_overtake(places, self.skip_ahead as usize),
+        }
     }
 
     /// For `Debug`: how many are in line, unless that would mean waiting.

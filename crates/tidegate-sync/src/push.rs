@@ -66,7 +66,7 @@ fn push_now<T>(turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Pushed {
 fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_>) -> Poll<Result<(), PushError<T>>> {
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
-            let wait = store.is_full() && !store.closed;
+            let wait = store.keeps_producers();
             store.blocked += u64::from(wait);
             (!wait).then_some(())
         });

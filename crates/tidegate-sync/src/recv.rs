@@ -166,7 +166,7 @@ fn wait_to_recv<T, R>(
     let queue = turn.home().0;
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
-            let wait = store.unpromised() == 0 && !store.closed;
+            let wait = store.keeps_consumers();
             store.blocked += u64::from(wait);
             (!wait).then_some(())
         });
@@ -182,14 +182,12 @@ fn wait_to_recv<T, R>(
         }
     }
     let received = match ready!(turn.as_mut().poll_served(cx)) {
-        Verdict::Refused => Err(TryRecvError::Closed),
-        Verdict::Granted => queue.change(|store| {
-            store.redeem();
-            store.receive(take)
-        }),
+        Verdict::Refused => Err(Closed),
+        // Borrowed, so that what `take` holds is not dropped under the lock.
+        Verdict::Granted => Ok(queue.change(|store| store.redeem(&mut take))),
     };
     turn.finish();
-    Poll::Ready(received.map_err(|_| Closed))
+    Poll::Ready(received)
 }
 
 /// The queue as a place where consumers wait.
@@ -212,7 +210,7 @@ unsafe impl<T> Home for Receiving<'_, T> {
 
     fn left(&self, _nothing: &mut (), left: Left) {
         if left == Left::Granted {
-            self.0.change(Store::redeem);
+            self.0.change(Store::unpromise);
         }
     }
 }

@@ -58,14 +58,27 @@ impl<T> Store<T> {
     }
 
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.items.len() >= self.capacity
     }
 
-    /// Items that anybody may take.
+    /// Items that nobody was promised.
     #[inline]
-    pub(super) fn unpromised(&self) -> usize {
+    fn unpromised(&self) -> usize {
         self.items.len() - self.promised
+    }
+
+    /// Whether a producer who comes now has to wait. Room alone will not do: with a crowd of producers being let in, those
+    /// who are still in line come first.
+    #[inline]
+    pub(super) fn keeps_producers(&self) -> bool {
+        !self.closed && (self.is_full() || !self.pushers.is_empty())
+    }
+
+    /// Whether a consumer who comes now has to wait; with a crowd being served, as above.
+    #[inline]
+    pub(super) fn keeps_consumers(&self) -> bool {
+        if self.unpromised() == 0 { !self.closed } else { !self.receivers.is_empty() }
     }
 
     /// Takes `value` in if it can.
@@ -74,7 +87,7 @@ impl<T> Store<T> {
         if self.closed {
             return Pushed::Closed;
         }
-        if self.is_full() {
+        if self.keeps_producers() {
             return Pushed::Full;
         }
         if let Some(value) = value.take() {
@@ -93,17 +106,26 @@ impl<T> Store<T> {
         }
     }
 
-    /// Lets `take` have the items that nobody else was promised, of which there is one at least.
+    /// For somebody who is not in line: lets `take` have the items that nobody was promised, of which there is one at
+    /// least.
     #[inline]
     pub(super) fn receive<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> Result<R, TryRecvError> {
         match self.unpromised() {
             0 if self.closed => Err(TryRecvError::Closed),
-            0 => Err(TryRecvError::Empty),
-            unpromised => Ok(take(&mut self.items, unpromised)),
+            unpromised if unpromised > 0 && self.receivers.is_empty() => Ok(take(&mut self.items, unpromised)),
+            _ => Err(TryRecvError::Empty),
         }
     }
 
-    /// For [`receive`](Self::receive).
+    /// For somebody who was promised an item: the same, with that one.
+    #[inline]
+    pub(super) fn redeem<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> R {
+        self.unpromise();
+        let unpromised = self.unpromised();
+        take(&mut self.items, unpromised)
+    }
+
+    /// For [`receive`](Self::receive) and [`redeem`](Self::redeem).
     #[inline]
     pub(super) fn take_one(items: &mut VecDeque<T>, _unpromised: usize) -> T {
         items.pop_front().expect("an unpromised item")
@@ -111,7 +133,7 @@ impl<T> Store<T> {
 
     /// A promise is kept or passed on: the item it stood for is anybody's.
     #[inline]
-    pub(super) fn redeem(&mut self) {
+    pub(super) fn unpromise(&mut self) {
         self.promised -= 1;
     }
 

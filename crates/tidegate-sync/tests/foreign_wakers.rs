@@ -147,3 +147,40 @@ fn wakers_are_called_in_the_order_of_the_line() {
     semaphore.release(50);
     assert_eq!(*order.lock().unwrap(), (0..50).collect::<Vec<_>>());
 }
+
+#[test]
+fn nobody_slips_in_while_a_crowd_of_producers_is_being_woken() {
+    const ROOM: usize = 40;
+    let queue = Arc::new(Queue::bounded(ROOM));
+    for _ in 0..ROOM {
+        queue.try_push(0).unwrap();
+    }
+    // Woken, each of them tries to push once more, past those behind it.
+    let inner = Arc::clone(&queue);
+    let slips_in = meddling(Arc::new(move || _ = inner.try_push(99)));
+    let mut waiting: Vec<_> = (1..=ROOM).map(|n| Box::pin(queue.push(n))).collect();
+    for push in &mut waiting {
+        assert!(push.as_mut().poll(&mut Context::from_waker(&slips_in)).is_pending());
+    }
+    let all = |queue: &Queue<usize>| futures_lite::future::block_on(queue.recv_all()).unwrap();
+    assert_eq!(all(&queue).len(), ROOM);
+    assert_eq!(all(&queue), (1..=ROOM).collect::<Vec<_>>());
+}
+
+#[test]
+fn skipping_ahead_is_for_when_the_head_does_not_fit_and_not_while_a_crowd_is_being_woken() {
+    const CROWD: usize = 20;
+    let semaphore = Arc::new(Semaphore::new(0).with_skip_ahead(CROWD));
+    let passed = Arc::new(Mutex::new(Vec::new()));
+    let (inner, taken) = (Arc::clone(&semaphore), Arc::clone(&passed));
+    let mut first = Box::pin(semaphore.acquire());
+    let slips_in = meddling(Arc::new(move || {
+        let mut late = Hand::new(inner.acquire_owned());
+        taken.lock().unwrap().extend(late.poll());
+    }));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&slips_in)).is_pending());
+    let others: Vec<_> = (1..CROWD).map(|_| Hand::waiting(semaphore.acquire())).collect();
+    semaphore.release(CROWD);
+    assert!(others.iter().all(|hand| hand.wakes() == 1), "there was one permit for each of them");
+    assert_eq!(passed.lock().unwrap().len(), 0);
+}
