@@ -248,10 +248,27 @@ impl Plan {
     }
 }
 
+/// A task that holds something until it is dropped itself, though it has returned before.
+struct Task<F> {
+    body: Pin<Box<F>>,
+    world: Rc<World>,
+    inside: Option<Inside>,
+    _alive: Rc<()>,
+}
+
+impl<F: Future> Future for Task<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if self.inside.is_none() {
+            self.inside = Some(Inside::new(&self.world));
+        }
+        self.body.as_mut().poll(cx)
+    }
+}
+
 fn task(world: &Rc<World>, plan: Plan) -> impl Future<Output = ()> + use<> {
-    let (world, alive) = (Rc::clone(world), Rc::clone(&world.alive));
-    async move {
-        let _inside = Inside::new(&world);
+    let body = async move {
         for _ in 0..plan.yields {
             yield_now().await;
         }
@@ -263,8 +280,8 @@ fn task(world: &Rc<World>, plan: Plan) -> impl Future<Output = ()> + use<> {
             End::Panics => panic::resume_unwind(Box::new("on purpose")), // without the hook's noise
             End::Stays => pending().await,
         }
-        drop(alive);
-    }
+    };
+    Task { body: Box::pin(body), world: Rc::clone(world), inside: None, _alive: Rc::clone(&world.alive) }
 }
 
 /// Counts that it is settled.
