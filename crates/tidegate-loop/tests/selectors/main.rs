@@ -8,6 +8,7 @@ mod closing;
 mod echo;
 mod fairness;
 mod growth;
+mod kinds;
 mod limits;
 mod support;
 
@@ -58,6 +59,13 @@ suite! {
     }
     growth {
         connections_leave_neither_descriptors_nor_memory_behind
+    }
+    kinds {
+        datagrams_arrive_whole_from_whom_they_were_sent
+        a_datagram_to_nobody_is_told_and_the_socket_goes_on
+        unix_sockets_carry_streams_and_datagrams
+        a_descriptor_sent_along_does_not_stop_a_reader
+        a_pipe_carries_everything_to_its_end
     }
     callbacks {
         a_reader_removed_earlier_in_the_tick_does_not_run
