@@ -10,7 +10,7 @@ use std::task::{Context as PollContext, Poll, Waker};
 
 use futures_io::AsyncWrite;
 
-use crate::task::spawn;
+use crate::task::{Task, spawn};
 
 /// With more than this waiting to be written [`StreamWriter::drain`] waits, unless
 /// [`StreamWriter::with_marks`] says otherwise: 64 KiB. It waits until a quarter of that is left.
@@ -36,6 +36,7 @@ pub const HIGH_MARK: usize = 64 << 10;
 /// ```
 pub struct StreamWriter {
     shared: Rc<Shared>,
+    pump: Task,
 }
 
 struct Shared {
@@ -166,8 +167,8 @@ impl StreamWriter {
             pump: RefCell::default(),
             drainers: RefCell::default(),
         });
-        spawn(pump(shared.clone(), inner));
-        StreamWriter { shared }
+        let pump = spawn(pump(shared.clone(), inner)).task();
+        StreamWriter { shared, pump }
     }
 
     /// Takes `data`. Never waits: see [`drain`](Self::drain). After [`close`](Self::close) or an error it is dropped, and
@@ -229,6 +230,27 @@ impl StreamWriter {
     pub fn close(&self) {
         self.shared.closing.set(true);
         self.shared.wake_pump();
+    }
+
+    /// Takes no more, and throws away what is left: for a peer that does not read.
+    ///
+    /// ```
+    /// # use tidegate_loop::{pipe::pipe, run, stream::StreamWriter};
+    /// # run(async {
+    /// let (writer, _reader) = pipe().unwrap();
+    /// let writer = StreamWriter::new(writer);
+    /// writer.write(&vec![0; 1 << 20]);
+    /// writer.abort();
+    /// assert_eq!(writer.buffered(), 0);
+    /// assert_eq!(writer.drain().await.unwrap_err().kind(), std::io::ErrorKind::ConnectionAborted);
+    /// # }).unwrap();
+    /// ```
+    pub fn abort(&self) {
+        if !self.shared.ended.get() {
+            self.pump.cancel();
+            self.shared.closing.set(true);
+            self.shared.end(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the writer was aborted")));
+        }
     }
 
     /// Closes, and waits until everything is written and the side has ended.
