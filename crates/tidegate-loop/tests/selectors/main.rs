@@ -9,6 +9,7 @@ mod echo;
 mod fairness;
 mod growth;
 mod kinds;
+mod leaving;
 mod limits;
 mod support;
 
@@ -19,13 +20,14 @@ macro_rules! suite {
         suite!(select Select, $($($module $test)*)*);
         suite!(epoll_level EpollLevel, $($($module $test)*)*);
         suite!(epoll Epoll, $($($module $test)*)*);
+        suite!(io_uring IoUring, $($($module $test)*)*);
     };
     ($name:ident $kind:ident, $($module:ident $test:ident)*) => {
         mod $name {
             $(
                 #[test]
                 fn $test() {
-                    super::support::alone(|| super::$module::$test(super::SelectorKind::$kind));
+                    super::support::run_on(super::SelectorKind::$kind, super::$module::$test);
                 }
             )*
         }
@@ -56,6 +58,14 @@ suite! {
         an_idle_loop_does_not_wake_up
         what_nobody_waits_for_does_not_wake_the_loop
         the_loop_is_rung_for_from_other_threads
+    }
+    leaving {
+        what_was_written_in_the_last_tick_arrives_though_the_loop_stops
+        a_stream_dropped_in_the_last_tick_ends
+        a_stream_dropped_while_the_loop_stands_still_ends
+        a_loop_closes_with_streams_in_every_state
+        a_stream_that_outlives_its_loop_fails_and_does_not_wait
+        a_port_is_free_when_its_listener_is_gone
     }
     growth {
         connections_leave_neither_descriptors_nor_memory_behind
