@@ -73,8 +73,9 @@ mod waker;
 pub mod coroutine;
 pub mod net;
 pub mod pipe;
-pub mod stream;
+pub mod process;
 pub mod signal;
+pub mod stream;
 pub mod trace;
 
 pub use std::time::{Duration, Instant};

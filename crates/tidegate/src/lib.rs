@@ -19,10 +19,10 @@
 
 #![forbid(unsafe_code)]
 
-pub use tidegate_loop::*;
 /// HTTP on the loop: a client, axum served, TLS.
 #[cfg(feature = "http")]
 pub use tidegate_http as http;
+pub use tidegate_loop::*;
 /// The bounded pool without a queue.
 pub use tidegate_pool as pool;
 /// Semaphore, event, queue and mutex, for any executor.

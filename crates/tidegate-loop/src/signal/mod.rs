@@ -13,7 +13,7 @@
 //!
 //! While somebody listens, a signal does not have its usual effect; a handler that the program had installed before is
 //! still called. When the last listener has gone, the previous disposition is put back. SIGCHLD is never taken unless
-//! somebody asks for it: `process` waits for its children by other means.
+//! somebody asks for it: [`process`](crate::process) waits for its children by other means.
 //!
 //! Several signals of one kind may be told as one: the system itself keeps no count of those that are pending, and a
 //! listener is told how many have come since it last asked.
