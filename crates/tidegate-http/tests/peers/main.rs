@@ -1,0 +1,6 @@
+//! The client against nginx, the server against curl and wrk. Needs those three; tests/http/run.sh runs it.
+
+mod against_curl;
+mod against_nginx;
+mod against_wrk;
+mod support;
