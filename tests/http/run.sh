@@ -53,6 +53,7 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 
 start tls --tls "$scratch/cert.pem" "$scratch/key.pem"
 url="https://localhost:${address##*:}/"
 export NO_PROXY='*'
+unset SSL_CERT_DIR
 [ "$(SSL_CERT_FILE="$scratch/cert.pem" "$examples/fetch" "$url")" = hello ] || fail "SSL_CERT_FILE is not honoured"
 if "$examples/fetch" "$url" 2>"$scratch/refused.txt"; then fail "a stranger's certificate was trusted"; fi
 grep -q '^fetch: localhost cannot be trusted: ' "$scratch/refused.txt" || fail "not told why: $(cat "$scratch/refused.txt")"

@@ -59,7 +59,10 @@ impl TlsFault {
             CertificateError::NotValidForNameContext { presented, .. } => {
                 TlsFault::WrongName { presented: presented.iter().map(|name| plain_name(name)).collect() }
             }
-            CertificateError::UnknownIssuer => TlsFault::UnknownIssuer,
+            // The others: it names a trusted authority that did not sign it; most likely one of the same name did.
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => TlsFault::UnknownIssuer,
             CertificateError::Revoked => TlsFault::Revoked,
             other => TlsFault::Other(other.to_string()),
         }

@@ -89,22 +89,28 @@ fn certificates_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn add_platform(store: &mut RootCertStore) -> Result<(), Error> {
-    let native = rustls_native_certs::load_native_certs();
-    let (added, _ignored) = store.add_parsable_certificates(native.certs);
-    if added > 0 {
-        return Ok(());
-    }
-    let reasons = native.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    // Whoever names a file wants that one and no other.
-    for variable in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
-        if let Some(path) = env::var_os(variable) {
-            return Err(Error::Setup {
-                what: format!("{variable}={}", path.display()),
-                reason: if reasons.is_empty() { "no certificate in it".to_owned() } else { reasons },
-            });
+    let mut named = false;
+    // Whoever names a file wants that one; to go on without it would be to trust others than was said.
+    for (variable, is_file) in [("SSL_CERT_FILE", true), ("SSL_CERT_DIR", false)] {
+        let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) else { continue };
+        named = true;
+        let path = Path::new(&path);
+        let (file, dir) = if is_file { (Some(path), None) } else { (None, Some(path)) };
+        let found = rustls_native_certs::load_certs_from_paths(file, dir);
+        let (added, _ignored) = store.add_parsable_certificates(found.certs);
+        if added == 0 {
+            let reason = found.errors.first().map_or("no certificate in it".to_owned(), ToString::to_string);
+            return Err(Error::Setup { what: format!("{variable}={}", path.display()), reason });
         }
     }
-    log::info!("this machine has no certificate authorities, trusting Mozilla's as compiled in ({reasons})");
-    store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    if named {
+        return Ok(());
+    }
+    let native = rustls_native_certs::load_native_certs();
+    let (added, _ignored) = store.add_parsable_certificates(native.certs);
+    if added == 0 {
+        log::info!("this machine has no certificate authorities, trusting Mozilla's as compiled in");
+        store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
     Ok(())
 }
