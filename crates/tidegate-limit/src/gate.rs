@@ -11,7 +11,7 @@ use crate::builder::Builder;
 use crate::cost::Cost;
 use crate::enter::Enter;
 use crate::error::{EnterError, TryEnterError, UnknownLimit};
-use crate::journal::{Journal, Receipt};
+use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::limit::Limit;
 use crate::limits::{LimitId, Until};
@@ -61,7 +61,7 @@ pub struct Gate {
 pub(crate) struct Shared {
     state: Mutex<State>,
     timer: Box<dyn Timer>,
-    journal: Option<Box<dyn Journal>>,
+    pub(crate) journal: Option<Box<dyn Journal>>,
     /// The beginning of its moments.
     epoch: Instant,
     /// When the wall clock is to be looked at next.
@@ -370,7 +370,7 @@ impl Gate {
     /// # let ms = Duration::from_millis;
     /// let gate = Gate::builder().limit(Limit::rpm(60)).margin(ms(5)..=ms(100)).build().unwrap();
     /// gate.refused();
-    /// assert_eq!(gate.stats().margin, ms(10));
+    /// assert!(gate.stats().margin >= ms(10));
     /// ```
     pub fn refused(&self) {
         self.shared.change(|state, _, is_virtual| {
@@ -493,10 +493,8 @@ impl Shared {
         for waker in effects.wake {
             waker.wake();
         }
-        for (limit, reservation) in effects.journal {
-            if let Some(journal) = &self.journal {
-                journal.write(reservation, Receipt::new(self, limit));
-            }
+        if !effects.journal.is_empty() {
+            self.write_down(effects.journal);
         }
     }
 
@@ -533,33 +531,6 @@ impl Shared {
     /// Somebody waits who runs here.
     pub(crate) fn attend(&self) {
         self.timer.attend();
-    }
-
-    fn reserve(self: &Arc<Self>, limit: LimitId, cost: &Cost) {
-        let now = self.now();
-        let reservation = self.lock().limits.reserve(limit, cost, now);
-        let journal = reservation.map(|reservation| (limit, reservation)).into_iter().collect();
-        self.carry_out(Effects { journal, ..Effects::default() });
-    }
-
-    /// A receipt was handed in.
-    pub(crate) fn reserved(self: &Arc<Self>, limit: LimitId, outcome: Result<(), Arc<str>>) {
-        let now = self.tell_time();
-        let mut effects = Effects::default();
-        let mut state = self.lock_at(now);
-        state.limits.reserved(limit, outcome.is_ok());
-        match outcome {
-            // What was booked meanwhile without having been reserved. Not if it failed: it would for ever.
-            Ok(()) => effects.journal = state.limits.overdrafts(now.moment),
-            Err(reason) => {
-                state.refuse_all(now.moment, &mut effects, |limits, cost| limits.unwritten(limit, cost, &reason));
-            }
-        }
-        if !state.closed {
-            state.pump(now.moment, &mut effects);
-        }
-        drop(state);
-        self.carry_out(effects);
     }
 
     pub(crate) fn abandon_scope(&self, scope: ScopeId) {

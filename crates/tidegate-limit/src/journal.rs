@@ -10,8 +10,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
+use crate::cost::Cost;
 use crate::gate::Shared;
 use crate::limits::LimitId;
+use crate::pump::Effects;
 
 /// Where reservations are kept.
 ///
@@ -199,5 +201,62 @@ impl Drop for Receipt {
 impl fmt::Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receipt").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Asks for what `cost` needs under `limit`.
+    pub(crate) fn reserve(self: &Arc<Self>, limit: LimitId, cost: &Cost) {
+        let now = self.now();
+        let reservation = self.lock().limits.reserve(limit, cost, now);
+        let journal = reservation.map(|reservation| (limit, reservation)).into_iter().collect();
+        self.carry_out(Effects { journal, ..Effects::default() });
+    }
+
+    /// A receipt was handed in.
+    pub(crate) fn reserved(self: &Arc<Self>, limit: LimitId, outcome: Result<(), Arc<str>>) {
+        let now = self.tell_time();
+        let mut effects = Effects::default();
+        let mut state = self.lock_at(now);
+        state.limits.reserved(limit, outcome.is_ok());
+        match outcome {
+            // What was booked meanwhile without having been reserved. Not if it failed: it would for ever.
+            Ok(()) => effects.journal = state.limits.overdrafts(now.moment),
+            Err(reason) => {
+                state.refuse_all(now.moment, &mut effects, |limits, cost| limits.unwritten(limit, cost, &reason));
+            }
+        }
+        if !state.closed {
+            state.pump(now.moment, &mut effects);
+        }
+        drop(state);
+        self.carry_out(effects);
+    }
+
+    /// Gives reservations to the journal, in order. One thread at a time does: a journal that hands the receipt in from
+    /// within lets somebody in who needs the next reservation, and with a long line that would go as many calls deep.
+    pub(crate) fn write_down(self: &Arc<Self>, reservations: Vec<(LimitId, Reservation)>) {
+        let Some(journal) = &self.journal else { return };
+        let mut state = self.lock();
+        state.unwritten.extend(reservations);
+        while !state.journal_busy
+            && let Some((limit, reservation)) = state.unwritten.pop_front()
+        {
+            state.journal_busy = true;
+            drop(state);
+            let writing = Writing(self);
+            journal.write(reservation, Receipt::new(self, limit));
+            drop(writing);
+            state = self.lock();
+        }
+    }
+}
+
+/// Somebody is at the journal; a journal that panics must not leave it occupied.
+struct Writing<'g>(&'g Shared);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().journal_busy = false;
     }
 }

@@ -1,6 +1,7 @@
 //! The decision: who goes in now, and for what the gate waits. Everything under the gate's one lock; what has to happen
 //! outside of it (wakers, timers, the journal) is handed back as [`Effects`].
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -74,6 +75,10 @@ pub(crate) struct State {
     pub(crate) timer_set: Option<Moment>,
     /// Somebody is setting it, outside of the lock, and looks again afterwards.
     pub(crate) timer_busy: bool,
+    /// What the journal has not been given yet.
+    pub(crate) unwritten: VecDeque<(LimitId, Reservation)>,
+    /// Somebody is giving it to the journal, outside of the lock, and looks again afterwards.
+    pub(crate) journal_busy: bool,
     pub(crate) tally: Tally,
     blocker: Option<(Blocker, Moment)>,
     /// Kept for its memory.
@@ -117,6 +122,8 @@ impl State {
             due: None,
             timer_set: None,
             timer_busy: false,
+            unwritten: VecDeque::new(),
+            journal_busy: false,
             tally: Tally { by_limit, ..Tally::default() },
             blocker: None,
             next: Vec::new(),

@@ -485,7 +485,7 @@ mod garbage {
 
     #[test]
     fn no_answer_panics_or_makes_anybody_wait_absurdly() {
-        let rounds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 2_000_000 } else { 20_000 };
+        let rounds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 400_000 } else { 10_000 };
         let mut seen = std::collections::HashSet::new();
         for seed in 0..rounds {
             let random = &mut Random(seed);

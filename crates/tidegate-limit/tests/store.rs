@@ -3,12 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use tidegate_limit::journal::{Journal, Receipt, Reservation};
 use tidegate_limit::store::{Durability, Store, StoreError};
 use tidegate_limit::{Cost, EnterError, Gate, Limit, LoopTimer, Window};
-use tidegate_loop::{EventLoop, LoopHandle, gather_all, sleep, spawn};
+use tidegate_loop::{EventLoop, JoinError, LoopHandle, gather_all, sleep, spawn};
 
 /// A directory that goes away with its test.
 struct Scratch(PathBuf);
@@ -383,4 +385,58 @@ fn a_bucket_that_starts_cold_is_not_made_colder_by_what_is_restored() {
         .unwrap();
     let used = used_after_restart(&scratch, limit(), start + Duration::from_secs(50));
     assert_eq!(used, 60_000, "empty, as it would be without a file, and not below");
+}
+
+/// Hands the receipt in from within, as a journal in memory does.
+struct AtOnce;
+
+impl Journal for AtOnce {
+    fn write(&self, _: Reservation, receipt: Receipt) {
+        receipt.written();
+    }
+}
+
+#[test]
+fn a_journal_that_answers_at_once_does_not_make_a_long_line_deep() {
+    let granted = EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let limit = Limit::rpd(1_000_000, "UTC").journaled(0);
+            let gate = Gate::builder().limit(limit).journal(AtOnce).build().unwrap();
+            gate.pause("rpd", Duration::from_secs(5)).unwrap();
+            let tasks: Vec<_> = (0..50_000)
+                .map(|_| {
+                    let gate = gate.clone();
+                    spawn(async move { gate.enter(gate.unscoped(), Cost::request()).await.unwrap().sent() })
+                })
+                .collect();
+            gather_all(tasks).await;
+            gate.stats().granted
+        })
+        .unwrap();
+    assert_eq!(granted, 50_000);
+}
+
+/// Fails in the worst way, once.
+struct Panics(AtomicBool);
+
+impl Journal for Panics {
+    fn write(&self, _: Reservation, receipt: Receipt) {
+        assert!(self.0.swap(true, Ordering::Relaxed), "the journal is broken");
+        receipt.written();
+    }
+}
+
+#[test]
+fn a_journal_that_panics_is_asked_again_by_the_next_who_comes() {
+    EventLoop::simulated(1)
+        .run_until_complete(async move {
+            let limit = Limit::rpd(10, "UTC").journaled(0);
+            let gate = Gate::builder().limit(limit).journal(Panics(AtomicBool::new(false))).build().unwrap();
+            let first = gate.clone();
+            let unlucky = spawn(async move { first.enter(first.unscoped(), Cost::request()).await.is_ok() });
+            assert!(matches!(unlucky.await, Err(JoinError::Panicked(_))));
+            gate.enter(gate.unscoped(), Cost::request()).await.unwrap().sent();
+            assert_eq!((gate.stats().waiting, gate.stats().limit("rpd").unwrap().used), (0, 1));
+        })
+        .unwrap();
 }
