@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::moment::nanos_of;
 
 /// The share by which what was seen fades with each sample.
-const FADE: u64 = 128;
+const FADE: u64 = 512;
 
-/// The spread between the fastest and the slowest answer of late, within bounds.
+/// The spread between the fastest and the slowest answer of late, and a quarter more, within bounds.
 ///
-/// A slow answer widens it at once; it narrows by 1/128 a sample. A refusal that should not have been doubles it.
+/// A slow answer widens it at once; it narrows by 1/512 a sample. A refusal that should not have been doubles it.
 #[derive(Clone, Debug)]
 pub(crate) struct Margin {
     floor: u64,
@@ -43,12 +43,13 @@ impl Margin {
     /// The server refused what should have fitted.
     pub(crate) fn refused(&mut self) {
         let spread = (self.slowest - self.fastest).max(self.floor).max(1_000_000);
-        self.slowest =
-            self.fastest.saturating_add(spread.saturating_mul(2)).min(self.fastest.saturating_add(self.ceiling));
+        self.slowest = self.fastest.saturating_add(spread.saturating_mul(2).min(self.ceiling));
     }
 
     pub(crate) fn get(&self) -> Duration {
-        Duration::from_nanos((self.slowest - self.fastest).clamp(self.floor, self.ceiling))
+        let spread = self.slowest - self.fastest;
+        // What was seen so far is seldom the worst there is.
+        Duration::from_nanos(spread.saturating_add(spread / 4).clamp(self.floor, self.ceiling))
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
         margin.sample(ms(80));
         assert_eq!(margin.get(), ms(1), "one answer has no spread");
         margin.sample(ms(120));
-        assert_eq!(margin.get(), ms(40));
+        assert_eq!(margin.get(), ms(50));
         margin.sample(ms(5_000));
         assert_eq!(margin.get(), ms(250));
     }
@@ -77,7 +78,7 @@ mod tests {
         let mut margin = Margin::new(&(ms(0)..=ms(250)));
         margin.sample(ms(10));
         margin.sample(ms(110));
-        for _ in 0..2_000 {
+        for _ in 0..8_000 {
             margin.sample(ms(10));
         }
         assert!(margin.get() < ms(1), "{:?}", margin.get());
@@ -87,9 +88,9 @@ mod tests {
     fn a_refusal_doubles_it_up_to_the_ceiling() {
         let mut margin = Margin::new(&(ms(4)..=ms(20)));
         margin.refused();
-        assert_eq!(margin.get(), ms(8));
+        assert_eq!(margin.get(), ms(10));
         margin.refused();
-        assert_eq!(margin.get(), ms(16));
+        assert_eq!(margin.get(), ms(20));
         margin.refused();
         assert_eq!(margin.get(), ms(20));
         let mut off = Margin::new(&(ms(0)..=ms(0)));
