@@ -327,7 +327,19 @@ impl Gate {
     /// assert_eq!(error.to_string(), "limit rpm is shut: the account has no credit left");
     /// ```
     pub fn shut(&self, limit: &str, reason: impl Into<Arc<str>>) -> Result<(), UnknownLimit> {
-        self.with_limit(limit, |state, limit, _| state.limits.shut(limit, reason))
+        let (now, reason) = (self.shared.tell_time(), reason.into());
+        let mut effects = Effects::default();
+        let mut state = self.shared.lock_at(now);
+        let id = state.limits.find(limit).ok_or_else(|| UnknownLimit(limit.to_owned()))?;
+        state.limits.shut(id, Arc::clone(&reason));
+        // Those too who wait for their scope alone: nobody else would ever tell them.
+        state.refuse_all(now.moment, &mut effects, |limits, _| {
+            Some(EnterError::Shut { limit: Arc::clone(&limits.slot(id).name), reason: Arc::clone(&reason) })
+        });
+        state.pump(now.moment, &mut effects);
+        drop(state);
+        self.shared.carry_out(effects);
+        Ok(())
     }
 
     /// Ends a pause, a parking or a shutting.

@@ -71,6 +71,26 @@ fn the_end_is_told_to_everybody_who_waits() {
         .unwrap();
 }
 
+#[test]
+fn the_end_is_told_to_those_too_who_wait_for_their_scope() {
+    EventLoop::simulated(1)
+        .run_until_complete(async {
+            let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
+            let listener = Listener::new(&gate, Provider::OpenAi);
+            let file = gate.scope("a.pdf", 1);
+            let lease = gate.enter(&file, Cost::request()).await.unwrap();
+            let waiting = {
+                let (gate, file) = (gate.clone(), file.clone());
+                spawn(async move { gate.enter(&file, Cost::request()).await.unwrap_err() })
+            };
+            sleep(secs(1)).await;
+            listener.on_answer(now(), 429, &NONE, br#"{"error":{"code":"insufficient_quota"}}"#);
+            assert!(matches!(waiting.await.unwrap(), EnterError::Shut { .. }));
+            drop(lease);
+        })
+        .unwrap();
+}
+
 /// Gemini's answer to the first request beyond the day's quota.
 const PER_DAY: &str = r#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"Please retry in 36.43s.","details":[
     {"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaId":"GenerateRequestsPerDayPerProjectPerModel"}]},
