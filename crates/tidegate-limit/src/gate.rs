@@ -333,8 +333,10 @@ impl Gate {
         let id = state.limits.find(limit).ok_or_else(|| UnknownLimit(limit.to_owned()))?;
         state.limits.shut(id, Arc::clone(&reason));
         // Those too who wait for their scope alone: nobody else would ever tell them.
-        state.refuse_all(now.moment, &mut effects, |limits, _| {
-            Some(EnterError::Shut { limit: Arc::clone(&limits.slot(id).name), reason: Arc::clone(&reason) })
+        state.refuse_all(now.moment, &mut effects, |limits, cost| {
+            let slot = limits.slot(id);
+            let error = || EnterError::Shut { limit: Arc::clone(&slot.name), reason: Arc::clone(&reason) };
+            slot.concerns(cost).then(error)
         });
         state.pump(now.moment, &mut effects);
         drop(state);

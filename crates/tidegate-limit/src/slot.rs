@@ -64,7 +64,11 @@ impl Withheld {
 fn effective(cost: u64, oversize: Oversize, model: &Model) -> u64 {
     match oversize {
         Oversize::Refuse => cost,
-        Oversize::Drain => cost.min(model.capacity()),
+        // A limit of nothing is not drained but shut.
+        Oversize::Drain => match model.capacity() {
+            0 => cost,
+            capacity => cost.min(capacity),
+        },
     }
 }
 
@@ -72,16 +76,17 @@ impl Slot {
     /// Brings the limit up to `now` and says whether `cost` fits.
     #[inline]
     pub(crate) fn fits(&mut self, cost: &Cost, now: Moment, setting: Setting) -> bool {
-        if !self.hold.is_open() && !self.hold.lets_through(now) {
-            return false;
-        }
+        let held = !self.hold.is_open() && !self.hold.lets_through(now);
         match &mut self.count {
-            Count::Concurrency { amount, used } => used < amount,
+            Count::Concurrency { amount, used } => used < amount && !held,
             Count::Rate { dimension, model, oversize, ledger, withheld, .. } => {
                 model.expire(now, setting);
                 let amount = cost.of(*dimension);
                 if amount == 0 {
                     return true;
+                }
+                if held {
+                    return false;
                 }
                 let amount = effective(amount, *oversize, model);
                 let fits = match withheld.at(now) {
@@ -119,6 +124,9 @@ impl Slot {
 
     /// What has to be waited for before `cost` fits, after `fits` was asked at `now`.
     pub(crate) fn until(&self, cost: &Cost, now: Moment, setting: Setting) -> Option<Until> {
+        if !self.concerns(cost) {
+            return None;
+        }
         if let Hold::Shut { .. } = self.hold {
             return Some(Until::Shut);
         }
@@ -128,9 +136,6 @@ impl Slot {
             Count::Concurrency { .. } => held.map(Until::At),
             Count::Rate { dimension, model, oversize, ledger, .. } => {
                 let amount = effective(cost.of(*dimension), *oversize, model);
-                if amount == 0 {
-                    return held.map(Until::At);
-                }
                 if amount > model.capacity() {
                     return Some(Until::TooLarge);
                 }
@@ -141,6 +146,14 @@ impl Slot {
                 let covered = ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now));
                 (!covered).then_some(Until::Journal)
             }
+        }
+    }
+
+    /// Whether somebody of this cost passes this limit at all.
+    pub(crate) fn concerns(&self, cost: &Cost) -> bool {
+        match &self.count {
+            Count::Concurrency { .. } => true,
+            Count::Rate { dimension, .. } => cost.of(*dimension) > 0,
         }
     }
 
