@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 /// polled must not hold up the others.
 ///
 /// A gate calls `arm` and `disarm` one at a time, and never while it holds a lock, so an alarm may go off at once.
-/// Implemented by [`ThreadTimer`], [`LoopTimer`](crate::LoopTimer) and [`TokioTimer`](crate::TokioTimer).
+/// Implemented by [`ThreadTimer`], by `LoopTimer` (feature `tidegate-loop`) and by `TokioTimer` (feature `tokio`).
 ///
 /// ```
 /// use std::sync::Arc;
