@@ -67,10 +67,10 @@ impl<'a> Enter<'a> {
             Err(why) => why,
         };
         let ahead = state.line.waiting();
-        let id = match state.join(self.scope, cost, waker, &why, now.moment) {
-            Ok(id) => id,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
+        if let Some(error) = state.crowded() {
+            return Poll::Ready(Err(error));
+        }
+        let id = state.join(self.scope, cost, waker, &why, now.moment);
         self.step = Step::Waiting(id);
         // Too far behind to be looked at, and nothing else has changed.
         if !matches!(why, Why::Behind) || ahead <= state.skip_ahead.look_ahead {

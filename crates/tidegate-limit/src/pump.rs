@@ -182,24 +182,21 @@ impl State {
         }
     }
 
-    /// Gets into line.
-    pub(crate) fn join(
-        &mut self,
-        scope: ScopeId,
-        cost: Cost,
-        waker: Waker,
-        why: &Why,
-        now: Moment,
-    ) -> Result<WaiterId, EnterError> {
-        if self.line.waiting() >= self.waiting_max {
+    /// Why nobody can get into line, if so. Asked before, so that no waker has to be dropped under the lock.
+    pub(crate) fn crowded(&mut self) -> Option<EnterError> {
+        (self.line.waiting() >= self.waiting_max).then(|| {
             self.tally.refused += 1;
-            return Err(EnterError::Crowded { waiting_max: self.waiting_max });
-        }
+            EnterError::Crowded { waiting_max: self.waiting_max }
+        })
+    }
+
+    /// Gets into line.
+    pub(crate) fn join(&mut self, scope: ScopeId, cost: Cost, waker: Waker, why: &Why, now: Moment) -> WaiterId {
         self.tally.blocked += 1;
         if let Why::Denied(denied) = why {
             self.tally.by_limit[usize::from(denied.limit.0)].entries += 1;
         }
-        Ok(self.line.join(scope, cost, waker, now))
+        self.line.join(scope, cost, waker, now)
     }
 
     /// Lets in everybody who can go, and works out what to wait for. After anything that may have made room.
