@@ -208,3 +208,20 @@ fn a_waker_replaced_while_its_permit_comes_is_the_one_that_is_woken() {
         thread.join().unwrap();
     });
 }
+
+#[test]
+fn the_numbers_agree_at_every_instant_though_a_permit_is_back_before_it_is_counted() {
+    check(|| {
+        let semaphore = Arc::new(Semaphore::new(0));
+        let mut waiting = Box::pin(semaphore.acquire_owned());
+        assert!(poll_once(waiting.as_mut()).is_none());
+        // Served by one thread and given back by another, perhaps before the first has counted it as held.
+        let releaser = Arc::clone(&semaphore);
+        let release = thread::spawn(move || releaser.release(1));
+        let give_back = thread::spawn(move || drop(block_on(waiting).unwrap()));
+        assert!(semaphore.capacity() <= 1 && semaphore.available() <= 1);
+        release.join().unwrap();
+        give_back.join().unwrap();
+        assert_eq!((semaphore.available(), semaphore.capacity(), semaphore.stats().total), (1, 1, 1));
+    });
+}
