@@ -127,18 +127,35 @@ impl Kernel {
     }
 }
 
-/// Calls `sink` with a dump of the loop's tasks every time the process gets `signal`; several at once make one dump.
-pub(crate) fn on_signal(
-    handle: &LoopHandle,
-    signal: SignalKind,
-    sink: impl Fn(&TaskDump) + 'static,
-    location: &'static Location<'static>,
-) -> io::Result<()> {
-    let weak = handle.kernel.weak();
-    let dump = move || {
-        if let Some(kernel) = weak.upgrade() {
-            sink(&kernel.dump());
-        }
-    };
-    handle.kernel.watch_signal(signal, dump, location)
+impl LoopHandle {
+    /// Every task, what it waits for and since when.
+    ///
+    /// ```
+    /// println!("{}", tidegate_loop::EventLoop::new().unwrap().dump());
+    /// ```
+    pub fn dump(&self) -> TaskDump {
+        self.kernel.dump()
+    }
+
+    /// Calls `sink` with a dump every time the process gets `signal` (10 is SIGUSR1), for as long as the loop is open.
+    /// Several at once make one. Afterwards the signal does nothing: whoever sends it late asks for a look, not for an end.
+    ///
+    /// # Errors
+    /// When the signal cannot be handled (SIGKILL, SIGSTOP, …) or is none; when the loop is closed.
+    ///
+    /// ```
+    /// const SIGUSR1: i32 = 10;
+    /// let event_loop = tidegate_loop::EventLoop::new().unwrap();
+    /// event_loop.dump_on_signal(SIGUSR1, |dump| eprintln!("{dump}")).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn dump_on_signal(&self, signal: i32, sink: impl Fn(&TaskDump) + 'static) -> io::Result<()> {
+        let weak = self.kernel.weak();
+        let dump = move || {
+            if let Some(kernel) = weak.upgrade() {
+                sink(&kernel.dump());
+            }
+        };
+        self.kernel.watch_signal(SignalKind::from_raw(signal), dump, Location::caller())
+    }
 }

@@ -13,7 +13,6 @@ use crate::builder::Builder;
 use crate::clock::{IntoDelay, Nanos, nanos_of};
 use crate::context::Snapshot;
 use crate::current;
-use crate::dump::{self, TaskDump};
 use crate::error::{CloseError, RunError};
 use crate::future::Future as SettableFuture;
 use crate::handle::{Callback, Handle, TimerHandle};
@@ -23,7 +22,6 @@ use crate::observe::Observer;
 use crate::remote::RemoteHandle;
 use crate::report::Report;
 use crate::selector::SelectorKind;
-use crate::signal::SignalKind;
 use crate::task::cell::AnyValue;
 use crate::task::{JoinError, JoinHandle, Task, TaskBuilder, spawn_on};
 
@@ -587,31 +585,6 @@ impl LoopHandle {
             timers: timers.scheduled(),
             timers_cancelled: timers.cancelled(),
         })
-    }
-
-    /// Every task, what it waits for and since when.
-    ///
-    /// ```
-    /// println!("{}", tidegate_loop::EventLoop::new().unwrap().dump());
-    /// ```
-    pub fn dump(&self) -> TaskDump {
-        self.kernel.dump()
-    }
-
-    /// Calls `sink` with a dump every time the process gets `signal` (10 is SIGUSR1), for as long as the loop is open.
-    /// Afterwards the signal does nothing: whoever sends it late asks for a look, not for an end.
-    ///
-    /// # Errors
-    /// When the signal cannot be handled (SIGKILL, SIGSTOP, …) or there are no descriptors left.
-    ///
-    /// ```
-    /// const SIGUSR1: i32 = 10;
-    /// let event_loop = tidegate_loop::EventLoop::new().unwrap();
-    /// event_loop.dump_on_signal(SIGUSR1, |dump| eprintln!("{dump}")).unwrap();
-    /// ```
-    #[track_caller]
-    pub fn dump_on_signal(&self, signal: i32, sink: impl Fn(&TaskDump) + 'static) -> io::Result<()> {
-        dump::on_signal(self, SignalKind::from_raw(signal), sink, Location::caller())
     }
 }
 

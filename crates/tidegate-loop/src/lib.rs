@@ -31,7 +31,8 @@
 //! `cancel.rs` how tasks end early, `timers.rs` and `clock.rs` time,
 //! `waker.rs` and `inbox.rs` the way in from other threads; `event_loop.rs` is the surface over all of that. `combine/`,
 //! `timeout.rs`, `sleep.rs` and `runner.rs` are built on the surface. `observe.rs`, `trace/`, `dump.rs`, `metrics.rs` look
-//! into it; `coroutine/` stands alone.
+//! into it; `coroutine/` stands alone. The world outside: `threads/` for what blocks, `signal/`, `process/`, `loops.rs` for
+//! several loops at once.
 
 mod awaited;
 mod builder;

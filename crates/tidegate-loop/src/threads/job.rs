@@ -113,7 +113,9 @@ impl<R: Send + 'static> Slot<R> {
     fn settle(&self, result: Result<R, JobError>) {
         let mut inner = self.lock();
         if inner.abandoned {
-            let home = inner.home.take();
+            // In virtual time a late result must not be seen to arrive; and a job that was not run has none.
+            let stays = inner.held || matches!(result, Err(JobError::Closed | JobError::NoThread(_)));
+            let home = inner.home.take().filter(|_| !stays);
             drop(inner);
             let name = self.name.clone();
             match home {
@@ -211,7 +213,7 @@ impl<F, R: Send + 'static> Drop for Job<F, R> {
 /// # Cancel safety
 /// Dropped, or its task cancelled, before a thread has taken the job: the job is taken out of the line and dropped
 /// unrun. Later: the job runs to its end, because a thread cannot be stopped; its result is dropped on the loop it was
-/// handed over on (in the thread, if there was none or it is closed), and a panic is reported there.
+/// handed over on (in the thread, if there was none, it is closed or its time is virtual), and a panic is reported there.
 ///
 /// ```
 /// use tidegate_loop::{LoopHandle, run};
