@@ -10,6 +10,7 @@
 mod harness;
 #[allow(unsafe_code, reason = "a global allocator cannot be written without it")]
 mod heap;
+mod limit;
 mod loop_group;
 mod pool;
 mod report;
@@ -57,6 +58,8 @@ enum Group {
     Sync,
     /// Bounded pools: tasks of 0 ms and 1 ms.
     Pool,
+    /// The gate: admissions, lateness, windows, wake-ups; a strict server.
+    Limit,
 }
 
 impl Group {
@@ -65,6 +68,7 @@ impl Group {
             Group::Loop => "loop",
             Group::Sync => "sync",
             Group::Pool => "pool",
+            Group::Limit => "limit",
         }
     }
 
@@ -73,6 +77,7 @@ impl Group {
             Group::Loop => loop_group::lines(),
             Group::Sync => sync::lines(),
             Group::Pool => pool::lines(),
+            Group::Limit => limit::lines(),
         }
     }
 }

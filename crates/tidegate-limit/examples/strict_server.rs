@@ -1,6 +1,6 @@
-//! A strict server on loopback, in real time, and three clients that each keep to its limit in their own way: tidegate's
-//! gate; a loop that looks again every millisecond; and the back-off of 0.1 to 2 s that one finds in the field, scaled
-//! like the window. Who is refused, and how much of the quota is used?
+//! A strict server on loopback, in real time, and clients that each keep to its limit in their own way: tidegate's gate,
+//! and three that poll: by a share of the time that is left, with a back-off of 0.1 to 2 s, and every millisecond. Who is
+//! refused, and how much of the quota is used?
 //!
 //! The server counts arrivals: never more than so many in any window. The wire takes from nothing to some milliseconds,
 //! differently each time, as wires do.
@@ -94,7 +94,7 @@ fn answer(mut stream: TcpStream, race: Race, arrivals: &Mutex<VecDeque<Instant>>
 
 /// One request; true if it was served.
 fn request(stream: &mut TcpStream) -> io::Result<bool> {
-    stream.write_all(&[b'?'])?;
+    stream.write_all(b"?")?;
     let mut verdict = [0];
     stream.read_exact(&mut verdict)?;
     Ok(verdict == [SERVED])
@@ -194,19 +194,35 @@ impl Polled {
     }
 }
 
+/// Waits for a share of the time until the oldest is free, longer with each look, 2 s at the most.
 fn with_back_off(setting: Race) -> io::Result<Score> {
+    const WAIT_MAX: f64 = 2.0;
     let polled = Polled::new(setting);
-    let scale = setting.window.as_secs_f64() / 60.0;
-    let (base, max) = (0.1 * scale, 2.0 * scale);
-    race("polling, 0.1-2 s", setting, |stream, ends| {
+    race("polling, back-off", setting, |stream, ends| {
         let mut looks = 0;
         while let Err((free_in, count)) = polled.take() {
-            let mut wait = max.min(free_in.as_secs_f64() / f64::from(count)).max(base);
+            let mut wait = WAIT_MAX.min(free_in.as_secs_f64() / f64::from(count));
             if looks > 0 {
-                wait = max.min(wait * 1.1_f64.powi(looks.min(10)));
+                wait = WAIT_MAX.min(wait * 1.1_f64.powi(looks.min(10)));
             }
             thread::sleep(Duration::from_secs_f64(wait));
             looks += 1;
+            if Instant::now() >= ends {
+                return Ok(None);
+            }
+        }
+        request(stream).map(Some)
+    })
+}
+
+/// Looks again after 0.1 s, then after longer and longer, up to 2 s.
+fn with_seconds(setting: Race) -> io::Result<Score> {
+    let polled = Polled::new(setting);
+    race("polling, 0.1-2 s", setting, |stream, ends| {
+        let mut wait = Duration::from_millis(100);
+        while polled.take().is_err() {
+            thread::sleep(wait.min(ends.saturating_duration_since(Instant::now())));
+            wait = wait.mul_f64(1.5).min(Duration::from_secs(2));
             if Instant::now() >= ends {
                 return Ok(None);
             }
@@ -230,7 +246,7 @@ fn with_a_millisecond(setting: Race) -> io::Result<Score> {
 
 /// All clients, each against a server of its own, one after the other.
 pub(crate) fn run(setting: Race) -> io::Result<Vec<Score>> {
-    [with_gate, with_back_off, with_a_millisecond].into_iter().map(|client| client(setting)).collect()
+    [with_gate, with_back_off, with_seconds, with_a_millisecond].into_iter().map(|client| client(setting)).collect()
 }
 
 fn main() -> io::Result<()> {
