@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_loop::{LoopHandle, OnLoop, RemoteHandle, TimerHandle};
 
-use crate::timer::{Timer, Wanted};
+use crate::timer::Timer;
+use crate::wanted::Wanted;
 
 /// What the wall clock of a loop in virtual time shows at first, unless told otherwise: the same in every run.
 /// 2026-01-01T00:00:00Z.

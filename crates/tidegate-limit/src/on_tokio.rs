@@ -8,7 +8,8 @@ use std::time::Instant;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
-use crate::timer::{Timer, Wanted};
+use crate::timer::Timer;
+use crate::wanted::Wanted;
 
 /// Alarms on the tokio runtime that waits at the gate, which must have its time driver enabled. Tokio's timers are
 /// exact to a millisecond; where that is too coarse, [`ThreadTimer`](crate::ThreadTimer) is exact.
