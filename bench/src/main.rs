@@ -13,6 +13,7 @@ mod heap;
 mod limit;
 mod loop_group;
 mod pool;
+mod python;
 mod report;
 mod sync;
 

@@ -18,8 +18,8 @@ mod tokio_local;
 use std::time::Duration;
 
 use crate::harness::{BASELINE, Goal, Line};
+use crate::python::Python;
 use baton::Helper;
-use python::Python;
 
 const TOKIO: &str = "tokio";
 const TOKIO_LOCAL: &str = "tokio LocalRuntime";
@@ -131,8 +131,8 @@ fn python_switch() -> Line {
     let python = Python::find();
     Line::new("100,000 x sleep(0)", "ns")
         .contestant(BASELINE, || tidegate::sleep_zero(COUNT))
-        .contestant_if(ASYNCIO, python.asyncio(COUNT))
-        .contestant_if(UVLOOP, python.uvloop(COUNT))
+        .contestant_if(ASYNCIO, python::asyncio(&python, COUNT))
+        .contestant_if(UVLOOP, python::uvloop(&python, COUNT))
         .goal(Goal::Ratio { against: &[ASYNCIO], limit: 150.0, aim: 250.0 })
         .rounds_max(7)
         .note(format!("one task that gives control away; CPython {}", python.version()))
