@@ -22,16 +22,18 @@ pub(crate) struct Line {
     name: String,
     unit: &'static str,
     note: Option<String>,
-    goal: Option<Goal>,
+    goals: Vec<Goal>,
     rounds_max: u32,
     contestants: Vec<Contestant>,
 }
 
-/// What a line is held to: `limit` must be met, `aim` is hoped for.
+/// What a line is held to: `limit` must be met, `aim` is hoped for; none is if it is not beyond the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     /// The cheapest of `against` costs at least `limit` times the baseline.
     Ratio { against: &'static [&'static str], limit: f64, aim: f64 },
+    /// The cheapest of `against` costs at least `limit` times what the contestant `of` does.
+    RatioOf { of: &'static str, against: &'static [&'static str], limit: f64 },
     /// The baseline's own median stays below `limit`, in the line's unit.
     Below { limit: f64, aim: f64 },
     /// The baseline's own median stays below the cheapest of `against`.
@@ -40,7 +42,7 @@ pub(crate) enum Goal {
 
 impl Line {
     pub(crate) fn new(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, note: None, goal: None, rounds_max: u32::MAX, contestants: Vec::new() }
+        Self { name: name.into(), unit, note: None, goals: Vec::new(), rounds_max: u32::MAX, contestants: Vec::new() }
     }
 
     /// Adds a contestant. `run` builds what it needs, then times one batch.
@@ -55,8 +57,9 @@ impl Line {
         self
     }
 
+    /// Adds a goal. Several are judged each on a row of its own.
     pub(crate) fn goal(mut self, goal: Goal) -> Self {
-        self.goal = Some(goal);
+        self.goals.push(goal);
         self
     }
 
@@ -84,7 +87,12 @@ impl Line {
 
         let count = self.contestants.len();
         let mut samples: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); count];
+        let mut told = begun;
         for round in 0..=rounds {
+            if told.elapsed() > Duration::from_secs(10) {
+                told = Instant::now();
+                progress(&format!("{}: round {round} of {rounds}", self.name));
+            }
             for at in rotation(round, count) {
                 let Ok(kept) = &mut samples[at] else { continue };
                 match (self.contestants[at].run)() {
@@ -100,7 +108,8 @@ impl Line {
 
         let outcomes = samples.into_iter().map(|kept| kept.map(Stats::of));
         let names = self.contestants.iter().map(|contestant| contestant.name);
-        Measured::new(self, names.zip(outcomes))
+        let rows = names.zip(outcomes).collect();
+        Measured::new(self.name.clone(), self.unit, self.note.clone(), rows, &self.goals)
     }
 }
 
@@ -177,20 +186,36 @@ impl Mark {
 }
 
 impl Measured {
-    fn new(line: &Line, outcomes: impl Iterator<Item = (&'static str, Result<Stats, String>)>) -> Self {
-        let mut rows: Vec<Row> =
-            outcomes.map(|(contestant, outcome)| Row { contestant, outcome, ratio: None, verdict: None }).collect();
+    pub(crate) fn new(
+        line: String,
+        unit: &'static str,
+        note: Option<String>,
+        outcomes: Vec<(&'static str, Result<Stats, String>)>,
+        goals: &[Goal],
+    ) -> Self {
+        let row = |(contestant, outcome)| Row { contestant, outcome, ratio: None, verdict: None };
+        let mut rows: Vec<Row> = outcomes.into_iter().map(row).collect();
         if let Some(own) = median_of(&rows, BASELINE) {
             for row in &mut rows {
                 row.ratio = row.outcome.as_ref().ok().map(|stats| stats.median / own);
             }
         }
-        if let Some((name, verdict)) = line.goal.and_then(|goal| judge(goal, &rows)) {
+        for (name, verdict) in goals.iter().filter_map(|goal| judge(*goal, &rows)).collect::<Vec<_>>() {
             let row = rows.iter_mut().find(|row| row.contestant == name);
             row.expect("a verdict names one of the rows").verdict = Some(verdict);
         }
-        Self { line: line.name.clone(), unit: line.unit, note: line.note.clone(), rows }
+        Self { line, unit, note, rows }
     }
+
+    /// The median of the cheapest of `names` that ran.
+    pub(crate) fn cheapest(&self, names: &[&'static str]) -> Option<f64> {
+        cheapest(&self.rows, names).map(|(_, cost)| cost)
+    }
+}
+
+fn cheapest(rows: &[Row], names: &[&'static str]) -> Option<(&'static str, f64)> {
+    let ran = names.iter().filter_map(|name| Some((*name, median_of(rows, name)?)));
+    ran.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 fn median_of(rows: &[Row], name: &str) -> Option<f64> {
@@ -201,23 +226,26 @@ fn median_of(rows: &[Row], name: &str) -> Option<f64> {
 /// The verdict and the contestant on whose row it belongs; nothing if one side did not run.
 fn judge(goal: Goal, rows: &[Row]) -> Option<(&'static str, Verdict)> {
     let own = median_of(rows, BASELINE)?;
-    let cheapest = |names: &'static [&'static str]| {
-        let ran = names.iter().filter_map(|name| Some((*name, median_of(rows, name)?)));
-        ran.min_by(|a, b| a.1.total_cmp(&b.1))
-    };
     Some(match goal {
         Goal::Ratio { against, limit, aim } => {
-            let (name, cost) = cheapest(against)?;
+            let (name, cost) = cheapest(rows, against)?;
             let ratio = cost / own;
-            let goal = format!(">= {limit} (aim {aim})");
-            (name, Verdict { goal, mark: Mark::of(ratio >= limit, ratio >= aim) })
+            let aims = aim > limit;
+            let goal = if aims { format!(">= {limit} (aim {aim})") } else { format!(">= {limit}") };
+            (name, Verdict { goal, mark: Mark::of(ratio >= limit, aims && ratio >= aim) })
+        }
+        Goal::RatioOf { of, against, limit } => {
+            let (name, cost) = cheapest(rows, against)?;
+            let ratio = cost / median_of(rows, of)?;
+            let goal = format!("{name} >= {limit} of it, is {ratio:.2}");
+            (of, Verdict { goal, mark: Mark::of(ratio >= limit, false) })
         }
         Goal::Below { limit, aim } => {
             let goal = format!("< {limit} (aim {aim})");
             (BASELINE, Verdict { goal, mark: Mark::of(own < limit, own <= aim) })
         }
         Goal::BelowPeers { against, aim } => {
-            let (_, cost) = cheapest(against)?;
+            let (_, cost) = cheapest(rows, against)?;
             let goal = format!("< {cost:.0} (aim {aim})");
             (BASELINE, Verdict { goal, mark: Mark::of(own < cost, own <= aim) })
         }
@@ -281,6 +309,19 @@ mod tests {
         let measured = measure(line, 1);
         assert_eq!(verdict_of(&measured, "cheap"), Some(Mark::Ok));
         assert_eq!(verdict_of(&measured, "dear"), None);
+    }
+
+    #[test]
+    fn several_goals_are_judged_each_on_its_row() {
+        let line = Line::new("l", "ns")
+            .contestant(BASELINE, || 4.0)
+            .contestant("other", || 2.0)
+            .contestant("peer", || 5.0)
+            .goal(Goal::Ratio { against: &["peer"], limit: 1.5, aim: 1.5 })
+            .goal(Goal::RatioOf { of: "other", against: &["peer"], limit: 2.5 });
+        let measured = measure(line, 1);
+        assert_eq!(verdict_of(&measured, "peer"), Some(Mark::Miss));
+        assert_eq!(verdict_of(&measured, "other"), Some(Mark::Ok));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod harness;
 #[allow(unsafe_code, reason = "a global allocator cannot be written without it")]
 mod heap;
+mod io;
 mod limit;
 mod loop_group;
 mod pool;
@@ -17,13 +18,13 @@ mod python;
 mod report;
 mod sync;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
 
-use harness::Line;
+use harness::{Line, Measured};
 
 const ROUNDS_DEFAULT: u32 = 21;
 
@@ -61,6 +62,8 @@ enum Group {
     Pool,
     /// The gate: admissions, lateness, windows, wake-ups; a strict server.
     Limit,
+    /// Sockets: echo over TCP, instructions a message, HTTP.
+    Io,
 }
 
 impl Group {
@@ -70,6 +73,7 @@ impl Group {
             Group::Sync => "sync",
             Group::Pool => "pool",
             Group::Limit => "limit",
+            Group::Io => "io",
         }
     }
 
@@ -79,11 +83,23 @@ impl Group {
             Group::Sync => sync::lines(),
             Group::Pool => pool::lines(),
             Group::Limit => limit::lines(),
+            Group::Io => io::lines(),
+        }
+    }
+
+    /// What follows from several lines together.
+    fn summary(self, measured: &[Measured]) -> Option<Measured> {
+        match self {
+            Group::Io => io::summary(measured),
+            Group::Loop | Group::Sync | Group::Pool | Group::Limit => None,
         }
     }
 }
 
 fn main() -> ExitCode {
+    if let Some(done) = io::serve_if_asked() {
+        return done;
+    }
     match measure(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -99,7 +115,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         eprintln!("bench: a debug build; the figures mean nothing. Use cargo run --release.");
     }
     let mut lines = chosen(args.group, args.line.as_deref())?;
-    let mut out = io::stdout().lock();
+    let mut out = std::io::stdout().lock();
     let count = lines.len();
     let mut measured = Vec::with_capacity(count);
     for (at, line) in lines.iter_mut().enumerate() {
@@ -110,6 +126,12 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             // Row by row, so that a reader sees them come and an interrupted run is not lost.
             report::write_json(&mut out, args.group.name(), &result)?;
             out.flush().context("writing the rows")?;
+        }
+        measured.push(result);
+    }
+    if let Some(result) = args.group.summary(&measured) {
+        if args.json {
+            report::write_json(&mut out, args.group.name(), &result)?;
         }
         measured.push(result);
     }
@@ -133,6 +155,6 @@ fn chosen(group: Group, part: Option<&str>) -> anyhow::Result<Vec<Line>> {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -22,9 +22,9 @@
 /// HTTP on the loop: a client, axum served, TLS.
 #[cfg(feature = "http")]
 pub use tidegate_http as http;
-pub use tidegate_loop::*;
 /// The gate: layered limits, decided at once and waited for exactly.
 pub use tidegate_limit as limit;
+pub use tidegate_loop::*;
 /// The bounded pool without a queue.
 pub use tidegate_pool as pool;
 /// Semaphore, event, queue and mutex, for any executor.
