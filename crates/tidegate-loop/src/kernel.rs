@@ -367,16 +367,16 @@ impl Kernel {
         let (ready, begin) = (self.ready.len(), self.ready.begin());
         if ready == 0 || begin.wrapping_sub(self.polled_at.get()) >= self.steps_between_polls {
             self.polled_at.set(begin);
-            self.poll(ready > 0)?;
-            self.expire_timers();
+            let now = self.poll(ready > 0)?;
+            self.expire_timers(now);
         }
         self.counters.ticks.set(self.counters.ticks.get() + 1);
         if self.watch.is_on() { self.run_batch::<true>() } else { self.run_batch::<false>() }
     }
 
-    /// Looks at the selector, and waits there if nothing is ready.
+    /// Looks at the selector, and waits there if nothing is ready. What the clock says afterwards.
     #[inline(never)]
-    fn poll(&self, ready: bool) -> Result<(), RunError> {
+    fn poll(&self, ready: bool) -> Result<Nanos, RunError> {
         let deadline = {
             let mut timers = self.timers.borrow_mut();
             timers.tidy();
@@ -389,9 +389,9 @@ impl Kernel {
             Some(when) => Some(Duration::from_nanos(when.saturating_sub(now).max(0) as u64)),
             None => None,
         };
-        let events = match self.pace {
-            Pace::Real => self.poll_real(timeout, deadline),
-            Pace::Jumping | Pace::Standing => self.poll_virtual(timeout, deadline)?,
+        let (events, slept_until) = match self.pace {
+            Pace::Real => self.poll_real(timeout, deadline, now),
+            Pace::Jumping | Pace::Standing => (self.poll_virtual(timeout, deadline)?, None),
         };
         if self.watch.is_on() {
             self.watch.polled(self, timeout, events);
@@ -399,30 +399,37 @@ impl Kernel {
         if self.registration.mailbox.inbox.is_posted() {
             self.read_inbox();
         }
-        Ok(())
+        Ok(slept_until.unwrap_or_else(|| self.now()))
     }
 
-    fn poll_real(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>) -> usize {
+    /// How much was found to be due and, if it may have slept, what the clock said then. A reading costs as much as
+    /// waking a task, so there is one before a sleep, the caller's `now`, and one after it.
+    fn poll_real(
+        &self,
+        mut timeout: Option<Duration>,
+        deadline: Option<Nanos>,
+        mut now: Nanos,
+    ) -> (usize, Option<Nanos>) {
         if timeout == Some(Duration::ZERO) {
             let mut events = 0;
             if self.strict || self.io.borrow().has_watchers() {
                 events = self.select(timeout);
                 self.counters.polled(0);
             }
-            return events;
+            return (events, None);
         }
         let inbox = &self.registration.mailbox.inbox;
         loop {
-            let before = self.clock.now();
+            let before = now;
             let sleeps = inbox.before_sleep();
             let events = self.select(if sleeps { timeout } else { Some(Duration::ZERO) });
             inbox.after_sleep();
-            let now = self.clock.now();
+            now = self.now();
             self.counters.polled(now - before);
             // The selector may come back early; a tick with nothing to do would only be noise in a trace.
             match deadline {
-                _ if events > 0 || !sleeps || inbox.is_posted() => return events,
-                Some(when) if when <= now => return 0,
+                _ if events > 0 || !sleeps || inbox.is_posted() => return (events, Some(now)),
+                Some(when) if when <= now => return (0, Some(now)),
                 Some(when) => timeout = Some(Duration::from_nanos((when - now) as u64)),
                 None => {}
             }
@@ -498,8 +505,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn expire_timers(&self) {
-        let now = self.now();
+    fn expire_timers(&self, now: Nanos) {
         self.tick_time.set(now);
         let mut timers = self.timers.borrow_mut();
         while let Some((key, when)) = timers.pop_due(now) {
