@@ -77,6 +77,8 @@ pub(crate) struct Shared {
 struct Waiter {
     /// The bits of a task's name, or 0.
     task: Cell<u64>,
+    /// Whether `others` has anybody: in a byte of its own, because it is asked with every event and is nearly always no.
+    crowded: Cell<bool>,
     others: RefCell<Vec<Waker>>,
 }
 
@@ -113,21 +115,28 @@ impl Waiter {
             others.retain(|known| name_of(known).is_none_or(|name| kernel.find_task(name).is_some()));
         }
         others.push(waker);
+        self.crowded.set(true);
     }
 
     /// Moves everybody to `due`; whether there was anybody.
     #[inline]
     fn take(&self, due: &mut Vec<Due>) -> bool {
-        let before = due.len();
-        let task = self.task.replace(0);
+        let task = self.task.get();
         if task != 0 {
+            self.task.set(0);
             due.push(Due::Task(Name::from_bits(task)));
         }
-        let mut others = self.others.borrow_mut();
-        if !others.is_empty() {
-            due.extend(others.drain(..).map(Due::Wake));
+        if self.crowded.get() {
+            self.take_others(due);
+            return true;
         }
-        due.len() > before
+        task != 0
+    }
+
+    #[cold]
+    fn take_others(&self, due: &mut Vec<Due>) {
+        self.crowded.set(false);
+        due.extend(self.others.borrow_mut().drain(..).map(Due::Wake));
     }
 }
 
