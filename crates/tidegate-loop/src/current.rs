@@ -44,6 +44,12 @@ pub(crate) fn with<R>(f: impl FnOnce(Option<&Kernel>) -> R) -> R {
     f(unsafe { CURRENT.get().as_ref() })
 }
 
+/// Whether that is the loop that runs on this thread.
+#[inline]
+pub(crate) fn is(kernel: &Kernel) -> bool {
+    ptr::eq(CURRENT.get(), kernel)
+}
+
 /// Calls `f` with the loop of that serial, if it is one of this thread's and still there.
 #[inline]
 pub(crate) fn on<R>(serial: u32, f: impl FnOnce(&Kernel) -> R) -> Option<R> {

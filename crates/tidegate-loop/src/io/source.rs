@@ -299,22 +299,25 @@ impl Source {
     #[inline]
     fn wait<T>(&self, cx: &mut PollContext<'_>, direction: Direction) -> Poll<io::Result<T>> {
         let shared = &self.shared;
-        current::with(|running| {
-            let kernel = &*shared.kernel;
-            if !running.is_some_and(|running| std::ptr::eq(running, kernel)) {
-                return Poll::Ready(Err(elsewhere()));
-            }
-            shared.waiter(direction).set(kernel, cx.waker());
-            if shared.interest.get() & direction.side() == 0
-                && let Err(error) = kernel.io.borrow_mut().arm(shared, direction.side())
-            {
-                return Poll::Ready(Err(error));
-            }
-            if let Some(task) = kernel.current_task() {
-                task.wait_for(Waiting::FOREIGN);
-            }
-            Poll::Pending
-        })
+        let kernel = &*shared.kernel;
+        if !current::is(kernel) {
+            return Poll::Ready(Err(elsewhere()));
+        }
+        shared.waiter(direction).set(kernel, cx.waker());
+        if shared.interest.get() & direction.side() == 0
+            && let Err(error) = self.arm(direction)
+        {
+            return Poll::Ready(Err(error));
+        }
+        if let Some(task) = kernel.current_task() {
+            task.wait_for(Waiting::FOREIGN);
+        }
+        Poll::Pending
+    }
+
+    #[cold]
+    fn arm(&self, direction: Direction) -> io::Result<()> {
+        self.shared.kernel.io.borrow_mut().arm(&self.shared, direction.side())
     }
 
     #[cold]
