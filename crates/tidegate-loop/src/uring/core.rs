@@ -50,9 +50,6 @@ pub(super) struct Core {
     pub(super) unsent: Vec<Key>,
     /// Streams that stopped receiving because no buffer was free.
     pub(super) starved: Vec<Key>,
-    /// Sends that may not wait, and whose completion has not been seen: it is there when the submission returns, so
-    /// it is none to wait for.
-    pub(super) immediate: u32,
     /// Operations that use memory or bring descriptors, up to their last completion. Nothing of theirs is freed
     /// while this counts them.
     pub(super) in_flight: usize,
@@ -60,6 +57,8 @@ pub(super) struct Core {
     /// What the kernel has let go of, to be dropped when nothing is borrowed: foreign wakers may hang on it.
     pub(super) gone: Vec<Owner>,
     pub(super) closed: bool,
+    /// Closing has waited long enough: what is cancelled is not begun again.
+    pub(super) cancelling: bool,
     /// Within a wait: what is told is heard at once.
     pub(super) waiting: bool,
     flags: EnterFlags,
@@ -91,11 +90,11 @@ impl Core {
             rearm: Vec::new(),
             unsent: Vec::new(),
             starved: Vec::new(),
-            immediate: 0,
             in_flight: 0,
             events: Vec::new(),
             gone: Vec::new(),
             closed: false,
+            cancelling: false,
             waiting: false,
             flags,
             linger: LINGER,
@@ -105,19 +104,35 @@ impl Core {
 
     /// Hands over what is queued, waits for something to complete, and sees to what has.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.waiting = true;
+        let waited = self.wait_in_turn(timeout);
+        self.waiting = false;
+        waited
+    }
+
+    fn wait_in_turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.rearm_polls();
-        self.queue_deferred();
+        self.feed_starved();
+        // Sends complete at once, mostly, and that would end the wait for what is worth waking up for. So they go first,
+        // and with them everything that has come meanwhile is heard of: on a busy loop there is no second call.
+        if self.queue_sends() {
+            self.enter(Some(Duration::ZERO))?;
+            self.reap();
+            if self.closed {
+                // Sends are what closing waits for.
+                return Ok(());
+            }
+        }
         let timeout = if self.has_news() { Some(Duration::ZERO) } else { timeout };
         self.enter(timeout)?;
-        self.waiting = true;
         self.reap();
-        self.waiting = false;
         Ok(())
     }
 
     /// Hands over what is queued and sees to what that completes.
     pub(super) fn flush(&mut self) {
-        self.queue_deferred();
+        self.feed_starved();
+        self.queue_sends();
         if let Err(error) = self.enter(Some(Duration::ZERO)) {
             log::error!("io_uring refused what was queued: {error}");
         }
@@ -125,12 +140,7 @@ impl Core {
     }
 
     fn has_news(&mut self) -> bool {
-        !self.events.is_empty() || !self.ring.completion().is_empty()
-    }
-
-    fn queue_deferred(&mut self) {
-        self.feed_starved();
-        self.queue_sends();
+        !self.events.is_empty() || !self.unsent.is_empty() || !self.ring.completion().is_empty()
     }
 
     pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -142,7 +152,7 @@ impl Core {
         if looks && quiet {
             return Ok(());
         }
-        let want = if looks { 0 } else { self.immediate + 1 };
+        let want = if looks { 0 } else { 1 };
         let timeout = timeout.unwrap_or(WAIT_MAX).min(WAIT_MAX);
         let timespec = Timespec::from(timeout);
         let args = SubmitArgs::new().timespec(&timespec);
@@ -172,10 +182,6 @@ impl Core {
         let (result, flags) = (completion.result(), completion.flags());
         match kind {
             Kind::Receive => self.received(key, result, flags),
-            Kind::SendNow => {
-                self.immediate -= 1;
-                self.sent(key, result);
-            }
             Kind::Send => self.sent(key, result),
             Kind::Poll => self.polled(key, result, cqueue::more(flags)),
             Kind::Accept => self.accepted(key, result, cqueue::more(flags)),
@@ -219,6 +225,11 @@ impl Core {
         Ok(self.buffers.as_mut().expect("made above"))
     }
 
+    #[cfg(test)]
+    pub(super) fn use_single_buffers(&mut self) {
+        self.buffers = Some(Buffers::register_single(&self.ring));
+    }
+
     /// Streams and buffers, lent apart.
     pub(super) fn stream_and_buffers(&mut self, key: Key) -> Option<(&mut StreamOp, Option<&mut Buffers>)> {
         match self.slots.get(key) {
@@ -236,6 +247,7 @@ impl Core {
         let until = Instant::now() + self.linger;
         self.flush();
         while self.is_sending() && self.wait_until(until) {}
+        self.cancelling = true;
         // SAFETY: it points to nothing.
         unsafe { self.queue(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(0)) };
         let until = Instant::now() + CANCEL;

@@ -17,7 +17,7 @@ const PARKED_MAX: usize = 64 * 1024;
 /// With fewer than this, it is made again.
 const PARKED_LOW: usize = PARKED_MAX / 2;
 
-const _: () = assert!(PARKED_LOW > buffers::SIZE);
+const _: () = assert!(PARKED_LOW > buffers::SIZE_MAX);
 
 #[derive(Default)]
 pub(super) struct Receiving {
@@ -138,7 +138,7 @@ impl Core {
             receiving.stopping = false;
         }
         let lent = match (cqueue::buffer_select(flags), &mut buffers) {
-            (Some(id), Some(buffers)) => Some(buffers.take(id, result.max(0) as usize)),
+            (Some(id), Some(buffers)) => Some(buffers.take(id, result.max(0) as usize, cqueue::buffer_more(flags))),
             _ => None,
         };
         match (lent, buffers) {

@@ -1,6 +1,5 @@
 //! Sending through the ring: what is written in a tick is gathered with the stream and handed over with everybody
-//! else's in one call. A first send may not wait, and mostly takes everything; what is left over goes with a second one
-//! that the kernel finishes when the peer has made room.
+//! else's in one call. Mostly it is sent in that call; what the peer has no room for the kernel sends when it has.
 
 use io_uring::opcode;
 use rustix::io::Errno;
@@ -114,29 +113,29 @@ impl Core {
         shutdown(stream.owner.as_fd(), how)
     }
 
-    pub(super) fn queue_sends(&mut self) {
+    /// Queues what was written; whether there was anything.
+    pub(super) fn queue_sends(&mut self) -> bool {
+        let any = !self.unsent.is_empty();
         for index in 0..self.unsent.len() {
-            self.send(self.unsent[index], Kind::SendNow);
+            self.send(self.unsent[index]);
         }
         self.unsent.clear();
+        any
     }
 
-    fn send(&mut self, key: Key, kind: Kind) {
+    /// Queues what is left of `flying`.
+    fn send(&mut self, key: Key) {
         let Some(Op::Stream(stream)) = self.slots.get(key) else { return };
         let (fd, sending) = (stream.fd(), &mut stream.sending);
         sending.state = State::InFlight;
         let rest = &sending.flying[sending.sent..];
-        // To wait for all: a short send is finished by the kernel, or, where it may not wait, told as such.
-        let mut flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-        if kind == Kind::SendNow {
-            flags |= libc::MSG_DONTWAIT;
-            self.immediate += 1;
-        }
+        // To wait for all: what the peer has no room for at once the kernel sends when it has.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let entry = opcode::Send::new(fd, rest.as_ptr(), rest.len() as u32).flags(flags).build();
         self.in_flight += 1;
         // SAFETY: it points into `flying`, which is not changed while `InFlight` (see `room`), and not freed either: the
         // stream keeps its slot until it is idle, and the slots are kept while anything is in flight.
-        unsafe { self.queue(&entry.user_data(key.word(kind))) };
+        unsafe { self.queue(&entry.user_data(key.word(Kind::Send))) };
     }
 
     pub(super) fn sent(&mut self, key: Key, result: i32) {
@@ -148,9 +147,13 @@ impl Core {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
             Err(error) => sending.fail(error),
         }
-        if sending.error.is_none() && sending.sent < sending.flying.len() {
-            self.send(key, Kind::Send);
+        let left = sending.sent < sending.flying.len();
+        if left && !self.cancelling {
+            self.send(key);
             return;
+        }
+        if self.cancelling && (left || !sending.gathered.is_empty()) {
+            sending.fail(Errno::CANCELED);
         }
         sending.flying.clear();
         sending.sent = 0;

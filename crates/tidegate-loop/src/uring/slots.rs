@@ -19,9 +19,7 @@ pub(super) enum Kind {
     Poll = 1,
     Accept = 2,
     Receive = 3,
-    /// A send that is not allowed to wait: its completion is there when the submission returns.
-    SendNow = 4,
-    Send = 5,
+    Send = 4,
 }
 
 const GENERATION_BITS: u32 = 24;
@@ -38,8 +36,7 @@ impl Key {
             1 => Kind::Poll,
             2 => Kind::Accept,
             3 => Kind::Receive,
-            4 => Kind::SendNow,
-            5 => Kind::Send,
+            4 => Kind::Send,
             _ => Kind::Nothing,
         };
         (kind, Key { index: word as u32, generation: (word >> 32) as u32 & GENERATION_MASK })
@@ -124,7 +121,7 @@ mod tests {
     #[test]
     fn words_come_back_as_they_were_made() {
         let key = Key { index: 0xFFFF_FFF0, generation: GENERATION_MASK };
-        for kind in [Kind::Nothing, Kind::Poll, Kind::Accept, Kind::Receive, Kind::SendNow, Kind::Send] {
+        for kind in [Kind::Nothing, Kind::Poll, Kind::Accept, Kind::Receive, Kind::Send] {
             assert_eq!(Key::parse(key.word(kind)), (kind, key));
         }
     }
