@@ -406,6 +406,27 @@ fn a_program_that_listens_for_sigchld_and_this_crate_get_along() {
     });
 }
 
+/// The system reaps such a program's children by itself, and their numbers go to others.
+fn a_status_that_is_gone_is_an_error_and_the_number_is_not_used_any_more() {
+    // SAFETY: to be ignored is a disposition as good as any.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    on_loop(async {
+        let mut child = Command::new("true").spawn().unwrap();
+        for _ in 0..2 {
+            let error = child.wait().await.unwrap_err();
+            assert!(
+                error.to_string().starts_with("cannot wait for `true`: its status is gone: this program ignores"),
+                "{error}"
+            );
+        }
+        assert_eq!(child.id(), None);
+        child.kill().unwrap();
+        assert!(child.try_wait().is_err());
+        drop(Command::new("true").spawn().unwrap());
+        all_reaped().await;
+    });
+}
+
 fn every_selector_waits_for_children() {
     let selectors = [SelectorKind::Select, SelectorKind::EpollLevel, SelectorKind::Epoll, SelectorKind::IoUring];
     for kind in selectors {
@@ -470,6 +491,7 @@ const CASES: &[Case] = cases![
     too_many_descriptors_is_an_error_that_passes,
     sigchld_is_left_alone,
     a_program_that_listens_for_sigchld_and_this_crate_get_along,
+    a_status_that_is_gone_is_an_error_and_the_number_is_not_used_any_more,
     every_selector_waits_for_children,
     nothing_runs_on_an_idle_loop_while_a_child_lives,
 ];
@@ -485,6 +507,7 @@ const WITHOUT_PIDFD: &[&str] = &[
     "a_child_that_ignores_sigterm_is_killed_after_the_grace",
     "a_time_limit_ends_the_child_and_keeps_what_it_said",
     "sigchld_is_left_alone",
+    "a_status_that_is_gone_is_an_error_and_the_number_is_not_used_any_more",
     "every_selector_waits_for_children",
 ];
 

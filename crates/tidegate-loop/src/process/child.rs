@@ -7,7 +7,7 @@ use std::task::{Context as PollContext, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ProcessError;
-use super::exit::Living;
+use super::exit::{self, Living};
 use super::orphan;
 use super::stdin::ChildStdin;
 use crate::pipe::PipeReader;
@@ -47,7 +47,7 @@ pub struct Child {
 enum Process {
     Living(Living),
     Ended(ExitStatus),
-    /// Handed on, at the very end.
+    /// Not ours any more: somebody else has reaped it, or it was handed on at the very end.
     Gone,
 }
 
@@ -144,12 +144,14 @@ impl Child {
     /// .unwrap();
     /// ```
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
-        let status = match &mut self.process {
-            Process::Living(living) => living.try_wait().map_err(|error| self.error("wait for", error))?,
-            Process::Ended(status) => Some(*status),
-            Process::Gone => None,
-        };
-        Ok(status.map(|status| self.ended(status)))
+        match &mut self.process {
+            Process::Living(living) => match living.try_wait() {
+                Ok(status) => Ok(status.map(|status| self.ended(status))),
+                Err(error) => Err(self.wait_failed(error)),
+            },
+            Process::Ended(status) => Ok(Some(*status)),
+            Process::Gone => Err(self.error("wait for", exit::lost())),
+        }
     }
 
     /// Sends it a signal, or its whole group if it has one of its own. Nothing happens if its end has been seen.
@@ -306,16 +308,24 @@ impl Child {
             Process::Ended(status) => Poll::Ready(Ok(*status)),
             Process::Living(living) => match living.poll(cx) {
                 Poll::Ready(Ok(status)) => Poll::Ready(Ok(self.ended(status))),
-                Poll::Ready(Err(error)) => Poll::Ready(Err(self.error("wait for", error))),
+                Poll::Ready(Err(error)) => Poll::Ready(Err(self.wait_failed(error))),
                 Poll::Pending => Poll::Pending,
             },
-            Process::Gone => unreachable!("only a dropped child is gone"),
+            Process::Gone => Poll::Ready(Err(self.error("wait for", exit::lost()))),
         }
     }
 
     fn ended(&mut self, status: ExitStatus) -> ExitStatus {
         self.process = Process::Ended(status);
         status
+    }
+
+    fn wait_failed(&mut self, error: io::Error) -> ProcessError {
+        if exit::is_lost(&error) {
+            self.process = Process::Gone;
+            return self.error("wait for", exit::lost());
+        }
+        self.error("wait for", error)
     }
 
     fn error(&self, action: &'static str, source: io::Error) -> ProcessError {

@@ -64,7 +64,7 @@ impl Living {
                     }
                 });
                 match failed {
-                    Some(error) => Poll::Ready(Err(explain(error))),
+                    Some(error) => Poll::Ready(Err(error)),
                     None => polled,
                 }
             }
@@ -85,14 +85,14 @@ impl Living {
                 match self.child.try_wait() {
                     Ok(Some(status)) => Poll::Ready(Ok(status)),
                     Ok(None) => unreachable!("it was seen to have ended"),
-                    Err(error) => Poll::Ready(Err(explain(error))),
+                    Err(error) => Poll::Ready(Err(error)),
                 }
             }
         }
     }
 
     pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait().map_err(explain)
+        self.child.try_wait()
     }
 }
 
@@ -117,10 +117,11 @@ fn wait_in_thread(child: &std::process::Child) -> io::Result<Arc<Mutex<Waited>>>
     Ok(waited)
 }
 
-fn explain(error: io::Error) -> io::Error {
-    if error.raw_os_error() == Some(libc::ECHILD) {
-        let why = "its status is gone: this program ignores SIGCHLD, or waits for children it has not started";
-        return io::Error::new(error.kind(), why);
-    }
-    error
+/// Whether the error says that somebody else has reaped the child: its number may be a stranger's by now.
+pub(super) fn is_lost(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECHILD)
+}
+
+pub(super) fn lost() -> io::Error {
+    io::Error::other("its status is gone: this program ignores SIGCHLD, or waits for children it has not started")
 }
