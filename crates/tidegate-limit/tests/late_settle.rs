@@ -52,8 +52,26 @@ fn one_that_is_sent_after_its_window_counts_once() {
         let mut late = limits.admit(&Cost::tokens(400), at(0)).unwrap();
         let other = limits.admit(&Cost::tokens(500), at(61_000)).unwrap();
         limits.restamp(&mut late, at(62_000));
-        assert!(limits.check(&Cost::tokens(101), at(62_000)).is_err(), "{window:?}");
+        // A bucket has got 16 back in the second since the other.
+        assert!(limits.check(&Cost::tokens(100), at(62_000)).is_ok(), "{window:?}");
+        assert!(limits.check(&Cost::tokens(117), at(62_000)).is_err(), "{window:?}");
         limits.release(late);
         limits.release(other);
+    }
+}
+
+#[test]
+fn many_that_are_sent_late_empty_no_bucket_by_more_than_they_cost() {
+    let window = Window::Bucket { per: Duration::from_secs(60), burst: None, start: tidegate_limit::Start::Full };
+    let mut limits = limits(window);
+    let mut late: Vec<_> = (0..100).map(|_| limits.admit(&Cost::tokens(1), at(0)).unwrap()).collect();
+    for booking in &mut late {
+        limits.restamp(booking, at(10_000));
+    }
+    // A thousand fit, a hundred of them have just gone.
+    assert!(limits.check(&Cost::tokens(900), at(10_000)).is_ok());
+    assert!(limits.check(&Cost::tokens(901), at(10_000)).is_err());
+    for booking in late {
+        limits.release(booking);
     }
 }

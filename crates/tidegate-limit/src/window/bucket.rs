@@ -116,13 +116,10 @@ impl Bucket {
         self.full_at = self.full_at.saturating_sub(whole.min(filled_at.saturating_sub(fine(now))));
     }
 
-    /// What was booked at `at` happens only now. If the bucket was full then, it starts to fill only now. Returns the
-    /// new answer to "until when does it flow in again".
+    /// What was booked at `at` happens only now. Returns the new answer to "until when does it flow in again".
     pub(crate) fn restamp(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) -> Moment {
-        let before = fine(filled_at).saturating_sub(self.time_for(amount)).max(fine(at));
-        let shift = fine(now).saturating_sub(before);
-        self.full_at = self.full_at.saturating_add(shift);
-        filled_at.plus(u64::try_from(shift >> FRACTION).unwrap_or(u64::MAX))
+        self.unbook(amount, at, filled_at, now);
+        self.book(amount, now)
     }
 
     /// Books what happened in the past, `now` being later. The bucket may be empty for it, and not more than that: what
