@@ -1,10 +1,15 @@
 //! The bucket: refilled continuously, emptied by what is booked (GCRA). One instant holds its whole state.
 
+use std::collections::VecDeque;
+
 use crate::moment::Moment;
 
 /// Instants and intervals are counted in fractions of a nanosecond, so that a rate that does not divide its period is
 /// held for years: intervals are rounded up, by less than a millionth of a nanosecond a unit.
 const FRACTION: u32 = 20;
+
+/// Of how many instants it is remembered how full the bucket was.
+const LOWS_MAX: usize = 64;
 
 type Fine = u128;
 
@@ -32,6 +37,9 @@ pub(crate) struct Bucket {
     full_at: Fine,
     /// When the rate was last changed: what was booked before is taken back by a more careful reckoning.
     changed_at: Moment,
+    /// How near to full it has been: what was missing just before something was booked. Only where it never was nearer
+    /// afterwards, so both rise from front to back; of too many, neighbours are taken for the fuller.
+    lows: VecDeque<(Moment, Fine)>,
 }
 
 impl Bucket {
@@ -44,6 +52,8 @@ impl Bucket {
             interval: interval(amount, per),
             full_at: 0,
             changed_at: Moment::ZERO,
+            // All the memory it will ever need, so that booking never allocates.
+            lows: VecDeque::with_capacity(LOWS_MAX + 1),
         }
     }
 
@@ -75,6 +85,9 @@ impl Bucket {
         self.interval = interval(amount, self.per);
         self.full_at = fine(now).saturating_add(self.time_for(missing));
         self.changed_at = now;
+        // Counted at another rate; to take it for full is the careful way.
+        self.lows.clear();
+        self.lows.push_back((now, 0));
     }
 
     /// What is missing, rounded up.
@@ -104,6 +117,7 @@ impl Bucket {
     /// Books, and says until when that is still flowing in again: what `unbook` needs to know.
     #[inline]
     pub(crate) fn book(&mut self, amount: u64, now: Moment) -> Moment {
+        self.note_low(now);
         self.full_at = self.full_at.max(fine(now)).saturating_add(self.time_for(amount));
         Moment::from_nanos(u64::try_from(self.full_at >> FRACTION).unwrap_or(u64::MAX))
     }
@@ -113,7 +127,34 @@ impl Bucket {
     pub(crate) fn unbook(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) {
         let whole = self.time_for(amount);
         let filled_at = if at < self.changed_at { fine(at).saturating_add(whole) } else { fine(filled_at) };
-        self.full_at = self.full_at.saturating_sub(whole.min(filled_at.saturating_sub(fine(now))));
+        // Never booked, it would have left that much less missing; but a full bucket has nothing to make up for.
+        let mut since = self.lows.partition_point(|(when, _)| *when <= at);
+        let Some(&(_, lowest)) = self.lows.get(since) else {
+            self.full_at = self.full_at.saturating_sub(whole.min(filled_at.saturating_sub(fine(now))));
+            return;
+        };
+        let back = whole.min(filled_at.saturating_sub(fine(now))).min(lowest);
+        self.full_at = self.full_at.saturating_sub(back);
+        for (_, missing) in self.lows.iter_mut().skip(since) {
+            *missing -= back;
+        }
+        while since > 0 && self.lows[since - 1].1 >= lowest - back {
+            since -= 1;
+            self.lows.remove(since);
+        }
+    }
+
+    /// Something is about to be booked: until then it has become fuller and fuller.
+    fn note_low(&mut self, now: Moment) {
+        let missing = self.full_at.saturating_sub(fine(now));
+        while self.lows.back().is_some_and(|(_, before)| *before >= missing) {
+            self.lows.pop_back();
+        }
+        self.lows.push_back((now, missing));
+        if self.lows.len() > LOWS_MAX {
+            let fuller = self.lows.pop_front().map_or(0, |(_, missing)| missing);
+            self.lows[0].1 = fuller;
+        }
     }
 
     /// What was booked at `at` happens only now. Returns the new answer to "until when does it flow in again".
@@ -203,6 +244,30 @@ mod tests {
         bucket.unbook(10, at(0), filled_at, now);
         // Never booked, it would have been full at 0.9 s, and lost five since.
         assert_eq!(bucket.used(now), 5);
+    }
+
+    #[test]
+    fn the_lows_rise_and_are_few_whatever_is_booked_and_taken_back() {
+        let mut bucket = Bucket::new(1_000, SECOND, None);
+        let (mut seed, mut now) = (7_u64, at(0));
+        let mut random = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        let mut booked = Vec::new();
+        for _ in 0..20_000 {
+            now = now.plus(random(3_000_000));
+            let amount = 1 + random(9);
+            if bucket.fits(amount, now) {
+                booked.push((amount, now, bucket.book(amount, now)));
+            }
+            if booked.len() > 50 {
+                let (amount, at, mark) = booked.swap_remove(random(50) as usize);
+                bucket.unbook(random(amount + 1), at, mark, now);
+            }
+            assert!(bucket.lows.iter().is_sorted_by(|a, b| a.0 <= b.0 && a.1 < b.1), "{:?}", bucket.lows);
+            assert!(bucket.lows.len() <= LOWS_MAX);
+        }
     }
 
     #[test]
