@@ -174,7 +174,9 @@ impl AtomicWord {
     #[inline]
     pub(super) fn give(&self, n: u32) -> Word {
         let by = (u64::from(n) * FREE_ONE).wrapping_sub(u64::from(n) * HELD_ONE);
-        Word(self.0.fetch_add(by, AcqRel))
+        let before = Word(self.0.fetch_add(by, AcqRel));
+        debug_assert!(before.held() >= n, "given back before it was counted as held");
+        before
     }
 
     /// Applies `change` to whatever is there; `None` leaves it. Returns the word before and after.
