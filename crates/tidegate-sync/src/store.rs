@@ -110,11 +110,11 @@ impl<T> Store<T> {
     /// least.
     #[inline]
     pub(super) fn receive<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> Result<R, TryRecvError> {
-        match self.unpromised() {
-            0 if self.closed => Err(TryRecvError::Closed),
-            unpromised if unpromised > 0 && self.receivers.is_empty() => Ok(take(&mut self.items, unpromised)),
-            _ => Err(TryRecvError::Empty),
+        let unpromised = self.unpromised();
+        if unpromised > 0 && self.receivers.is_empty() {
+            return Ok(take(&mut self.items, unpromised));
         }
+        Err(if unpromised == 0 && self.closed { TryRecvError::Closed } else { TryRecvError::Empty })
     }
 
     /// For somebody who was promised an item: the same, with that one.
