@@ -342,3 +342,58 @@ impl Lease {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_loop::run;
+
+    use super::*;
+
+    fn pool(per_host: usize) -> Rc<Pool> {
+        Pool::new(PoolLimits { per_host, idle_per_host: 8, idle_timeout: Duration::from_secs(60) })
+    }
+
+    fn key(host: &str) -> Rc<Key> {
+        let target = Target { tls: false, host: host.to_owned(), port: 80 };
+        Rc::new(Key { target, proxy: None })
+    }
+
+    #[test]
+    fn hosts_that_nobody_uses_are_forgotten() {
+        run(async {
+            let pool = pool(1);
+            for number in 0..100 {
+                drop(pool.admit(&key(&number.to_string())).await);
+            }
+            assert_eq!(pool.hosts.borrow().len(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn host_is_kept_while_somebody_waits_and_forgotten_by_the_last_to_leave() {
+        run(async {
+            let pool = pool(1);
+            let host = key("a");
+            let turn = pool.admit(&host).await;
+            let waiting = {
+                let (pool, host) = (pool.clone(), host.clone());
+                spawn(async move { drop(pool.admit(&host).await) })
+            };
+            let given_up = {
+                let (pool, host) = (pool.clone(), host.clone());
+                spawn(async move { drop(pool.admit(&host).await) })
+            };
+            while pool.stats().waiting < 2 {
+                tidegate_loop::yield_now().await;
+            }
+            given_up.cancel();
+            assert!(given_up.await.is_err());
+            assert_eq!((pool.stats().in_use, pool.stats().waiting, pool.hosts.borrow().len()), (1, 1, 1));
+            drop(turn);
+            waiting.await.unwrap();
+            assert_eq!(pool.hosts.borrow().len(), 0);
+        })
+        .unwrap();
+    }
+}

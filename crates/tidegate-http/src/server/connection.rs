@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::future::RouteFuture;
@@ -25,6 +26,10 @@ use super::connect_info::ConnectInfo;
 use super::shared::Shared;
 use super::watch::{Limits, Phase, Waits, Watch, Watched};
 use crate::limit::{Watchdog, now, until};
+
+/// How long a connection that waits for its peer stays when the server stops: long enough for the loop to ask the kernel
+/// whether a request is there already.
+pub(super) const LAST_LOOK: Duration = Duration::from_millis(1);
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -75,25 +80,30 @@ where
     let service = Service { router, peer, watch: watch.clone(), shared: shared.clone() };
     let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
     let mut stopped = pin!(shared.stopped());
-    let mut told = false;
+    let mut told: Option<Instant> = None;
+    let mut ending = false;
     let mut watchdog = Watchdog::default();
     let ended = poll_fn(|cx| {
         loop {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
             }
-            if told && matches!(watch.phase(), Phase::New | Phase::Idle) {
-                // Whatever the peer had sent has been read just now: it waits for nothing.
-                return Poll::Ready(Ok(()));
+            if told.is_none() && stopped.as_mut().poll(cx).is_ready() {
+                told = Some(now());
             }
-            if !told && stopped.as_mut().poll(cx).is_ready() {
-                told = true;
+            let waits_for_peer = matches!(watch.phase(), Phase::New | Phase::Idle) && !waits.is_writing();
+            // hyper would close one that waits at once, and with it a request that is on its way through the kernel.
+            if told.is_some() && !waits_for_peer && !ending {
+                ending = true;
                 connection.as_mut().graceful_shutdown();
                 continue;
             }
-            let Some(deadline) = waits.deadline(&watch, &limits) else { return Poll::Pending };
+            let leave = told.filter(|_| waits_for_peer).map(|told| told + LAST_LOOK);
+            let Some(deadline) = leave.or_else(|| waits.deadline(&watch, &limits)) else { return Poll::Pending };
             ready!(watchdog.poll(cx, deadline));
-            shared.timed_out();
+            if leave.is_none() {
+                shared.timed_out();
+            }
             return Poll::Ready(Ok(()));
         }
     });

@@ -21,14 +21,14 @@ use axum::Router;
 use futures_rustls::TlsAcceptor;
 use rustls::ServerConfig;
 use tidegate_loop::net::{TcpListener, TcpStream};
-use tidegate_loop::{Task, spawn};
+use tidegate_loop::{Task, sleep, spawn};
 use tidegate_sync::{OwnedPermit, Semaphore};
 
 pub use connect_info::{ConnectInfo, NoConnectInfo};
 pub use shared::{ServerHandle, ServerStats};
 
 use crate::limit::{now, until};
-use connection::Connection;
+use connection::{Connection, LAST_LOOK};
 use shared::Shared;
 use watch::Limits;
 
@@ -247,17 +247,21 @@ impl Server {
         }
 
         let told = now();
-        poll_fn(|cx| {
-            // Whoever is in the backlog has been accepted as far as he can tell.
-            while let Ok(permit) = gate.try_acquire_owned() {
-                match listener.poll_accept(cx) {
-                    Poll::Ready(Ok((stream, peer))) => admit(stream, peer, permit),
-                    _ => break,
+        // Whoever is in the backlog has been accepted as far as he can tell. A ring has to be asked before it answers, so
+        // they are looked for twice.
+        for _ in 0..2 {
+            poll_fn(|cx| {
+                while let Ok(permit) = gate.try_acquire_owned() {
+                    match listener.poll_accept(cx) {
+                        Poll::Ready(Ok((stream, peer))) => admit(stream, peer, permit),
+                        _ => break,
+                    }
                 }
-            }
-            Poll::Ready(())
-        })
-        .await;
+                Poll::Ready(())
+            })
+            .await;
+            sleep(LAST_LOOK).await;
+        }
         drop(listener);
         until(Some(told + grace), crowd.all_leave()).await;
         let (finished, cut) = (shared.closed_since_stop(), crowd.len());

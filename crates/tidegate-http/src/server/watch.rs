@@ -91,6 +91,11 @@ pub(super) struct Waits {
 }
 
 impl Waits {
+    /// Whether something is left to write that the socket does not take.
+    pub(super) fn is_writing(&self) -> bool {
+        self.write.get().is_some()
+    }
+
     /// When the peer's time is over, as things stand.
     pub(super) fn deadline(&self, watch: &Watch, limits: &Limits) -> Option<Instant> {
         let reading = match watch.phase() {

@@ -56,6 +56,28 @@ fn request_under_way_is_finished_and_its_connection_closed() {
 }
 
 #[test]
+fn response_that_a_slow_peer_has_not_read_yet_is_sent_to_its_end() {
+    on_loop(async {
+        const LENGTH: usize = 16 << 20;
+        let body = bytes::Bytes::from(vec![b'x'; LENGTH]);
+        let server = running(Router::new().route("/", get(|| async { body }))).await;
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(GET).await.unwrap();
+        until(|| server.handle.stats().requests == 1).await;
+        server.handle.stop();
+        for _ in 0..2000 {
+            yield_now().await;
+        }
+        assert!(!server.task.is_finished());
+        let answer = read_to_end(&stream).await;
+        let head = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+        assert_eq!(answer.len() - head, LENGTH);
+        let report = stopped(server).await;
+        assert_eq!((report.finished, report.cut), (1, 0));
+    });
+}
+
+#[test]
 fn nothing_more_is_accepted() {
     on_loop(async {
         let go = Arc::new(Event::new());
