@@ -62,7 +62,7 @@ pub(super) struct Core {
     /// Within a wait: what is told is heard at once.
     pub(super) waiting: bool,
     flags: EnterFlags,
-    /// How long closing waits for what was written to be taken by the kernel.
+    /// How long closing waits for the kernel to take more of what was written.
     pub(super) linger: Duration,
     pub(super) counts: Counts,
 }
@@ -72,6 +72,8 @@ pub(super) struct Core {
 pub(super) struct Counts {
     /// Calls of the kernel.
     pub(super) enters: u64,
+    /// Bytes that the kernel has taken.
+    pub(super) sent: u64,
     /// Receives that found no buffer.
     pub(super) starvations: u64,
 }
@@ -244,9 +246,13 @@ impl Core {
         if mem::replace(&mut self.closed, true) {
             return;
         }
-        let until = Instant::now() + self.linger;
         self.flush();
-        while self.is_sending() && self.wait_until(until) {}
+        let (mut until, mut sent) = (Instant::now() + self.linger, self.counts.sent);
+        while self.is_sending() && self.wait_until(until) {
+            if self.counts.sent > sent {
+                (until, sent) = (Instant::now() + self.linger, self.counts.sent);
+            }
+        }
         self.cancelling = true;
         // SAFETY: it points to nothing.
         unsafe { self.queue(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(0)) };

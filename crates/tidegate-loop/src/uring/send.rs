@@ -143,7 +143,10 @@ impl Core {
         let Some(Op::Stream(stream)) = self.slots.get(key) else { return };
         let (orphan, sending) = (stream.orphan, &mut stream.sending);
         match outcome(result) {
-            Ok(count) => sending.sent += count as usize,
+            Ok(count) => {
+                self.counts.sent += u64::from(count);
+                sending.sent += count as usize;
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
             Err(error) => sending.fail(error),
         }

@@ -147,3 +147,26 @@ pub(crate) fn urgent_data_does_not_stop_a_reader(kind: SelectorKind) {
         assert_eq!(reader.await.unwrap(), b"beforeafter");
     });
 }
+
+/// Nothing but the room it makes tells of this peer, and it is outside of the loop.
+pub(crate) fn a_large_body_reaches_a_peer_that_says_nothing(kind: SelectorKind) {
+    const SIZE: usize = 20_000_000;
+    let (listener, body) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), (0..SIZE).map(|n| (n % 251) as u8));
+    let address = listener.local_addr().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut all = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut all).unwrap();
+        all
+    });
+    let sent: Vec<u8> = body.collect();
+    let sending = sent.clone();
+    on(kind, async move {
+        let stream = TcpStream::connect(address).await.unwrap();
+        // In pieces that are no multiple of anything.
+        for piece in sending.chunks(123_457) {
+            stream.write_all(piece).await.unwrap();
+        }
+    });
+    assert!(reader.join().unwrap() == sent);
+}

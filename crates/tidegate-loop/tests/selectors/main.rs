@@ -41,6 +41,7 @@ suite! {
         a_slow_reader_holds_its_writer_up_and_loses_nothing
         vectored_reads_and_writes_keep_their_order
         urgent_data_does_not_stop_a_reader
+        a_large_body_reaches_a_peer_that_says_nothing
     }
     closing {
         after_half_a_close_the_other_half_goes_on
