@@ -83,6 +83,8 @@ pub(crate) struct Kernel {
     tasks: Local<TaskTable>,
     pub(crate) timers: RefCell<Timers<TimerJob>>,
     pub(crate) io: RefCell<IoTable>,
+    /// Empty but while the selector is asked; kept for its memory.
+    due: Cell<Vec<Due>>,
     inbound: Cell<Vec<Message>>,
     /// The task that is taking a step; see `step.rs`.
     pub(crate) current: Cell<Option<NonNull<Header>>>,
@@ -149,6 +151,7 @@ impl Kernel {
             tasks: Local::new(tasks),
             timers: RefCell::new(Timers::new()),
             io: RefCell::new(io),
+            due: Cell::default(),
             inbound: Cell::default(),
             current: Cell::new(None),
             interrupt: Cell::new(None),
@@ -374,7 +377,7 @@ impl Kernel {
         if self.watch.is_on() { self.run_batch::<true>() } else { self.run_batch::<false>() }
     }
 
-    /// Looks at the selector, and waits there if nothing is ready. What the clock says afterwards.
+    /// Looks at the selector, and waits there if nothing is ready. What time it is then.
     #[inline(never)]
     fn poll(&self, ready: bool) -> Result<Nanos, RunError> {
         let deadline = {
@@ -389,9 +392,10 @@ impl Kernel {
             Some(when) => Some(Duration::from_nanos(when.saturating_sub(now).max(0) as u64)),
             None => None,
         };
-        let (events, slept_until) = match self.pace {
-            Pace::Real => self.poll_real(timeout, deadline, now),
-            Pace::Jumping | Pace::Standing => (self.poll_virtual(timeout, deadline)?, None),
+        let (events, now) = match self.pace {
+            Pace::Real if timeout != Some(Duration::ZERO) => self.sleep(timeout, deadline, now),
+            Pace::Real => (self.look(), self.now()),
+            Pace::Jumping | Pace::Standing => (self.poll_virtual(timeout, deadline)?, self.now()),
         };
         if self.watch.is_on() {
             self.watch.polled(self, timeout, events);
@@ -399,25 +403,20 @@ impl Kernel {
         if self.registration.mailbox.inbox.is_posted() {
             self.read_inbox();
         }
-        Ok(slept_until.unwrap_or_else(|| self.now()))
+        Ok(now)
     }
 
-    /// How much was found to be due and, if it may have slept, what the clock said then. A reading costs as much as
-    /// waking a task, so there is one before a sleep, the caller's `now`, and one after it.
-    fn poll_real(
-        &self,
-        mut timeout: Option<Duration>,
-        deadline: Option<Nanos>,
-        mut now: Nanos,
-    ) -> (usize, Option<Nanos>) {
-        if timeout == Some(Duration::ZERO) {
-            let mut events = 0;
-            if self.strict || self.io.borrow().has_watchers() {
-                events = self.select(timeout);
-                self.counters.polled(0);
-            }
-            return (events, None);
+    /// Looks at the selector, if there is anything it could have found.
+    fn look(&self) -> usize {
+        if !self.strict && !self.io.borrow().has_watchers() {
+            return 0;
         }
+        self.counters.polled(0);
+        self.select(Some(Duration::ZERO))
+    }
+
+    /// Waits for the selector, from `now` on. How much it found, and what time it is then.
+    fn sleep(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>, mut now: Nanos) -> (usize, Nanos) {
         let inbox = &self.registration.mailbox.inbox;
         loop {
             let before = now;
@@ -428,8 +427,8 @@ impl Kernel {
             self.counters.polled(now - before);
             // The selector may come back early; a tick with nothing to do would only be noise in a trace.
             match deadline {
-                _ if events > 0 || !sleeps || inbox.is_posted() => return (events, Some(now)),
-                Some(when) if when <= now => return (0, Some(now)),
+                _ if events > 0 || !sleeps || inbox.is_posted() => return (events, now),
+                Some(when) if when <= now => return (0, now),
                 Some(when) => timeout = Some(Duration::from_nanos((when - now) as u64)),
                 None => {}
             }
@@ -438,10 +437,13 @@ impl Kernel {
 
     /// Asks the selector; how much it found to be due.
     pub(crate) fn select(&self, timeout: Option<Duration>) -> usize {
-        let mut due = self.io.borrow_mut().poll(timeout);
-        let events = due.len();
-        self.act_on(due.drain(..));
-        self.io.borrow_mut().give_back(due);
+        let mut due = self.due.take();
+        let events = self.io.borrow_mut().poll(timeout, self, &mut due);
+        if !due.is_empty() {
+            self.act_on(due.drain(..));
+        }
+        // What was left in its place is empty and has no memory; dropping it would only be checking that.
+        std::mem::forget(self.due.replace(due));
         events
     }
 

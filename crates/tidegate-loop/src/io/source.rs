@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context as PollContext, Poll, Waker};
 
-use super::table::Due;
+use super::table::{Due, Sink};
 use crate::cancel;
 use crate::current;
 use crate::kernel::{Kernel, State};
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
 struct Waiter {
     /// The bits of a task's name, or 0.
     task: Cell<u64>,
-    /// Whether `others` has anybody: in a byte of its own, because it is asked with every event and is nearly always no.
+    /// There are others.
     crowded: Cell<bool>,
     others: RefCell<Vec<Waker>>,
 }
@@ -118,25 +118,27 @@ impl Waiter {
         self.crowded.set(true);
     }
 
-    /// Moves everybody to `due`; whether there was anybody.
     #[inline]
-    fn take(&self, due: &mut Vec<Due>) -> bool {
-        let task = self.task.get();
+    fn is_anybody(&self) -> bool {
+        self.task.get() != 0 || self.crowded.get()
+    }
+
+    /// Moves everybody to `sink`.
+    #[inline]
+    fn take(&self, sink: &mut Sink<'_>) {
+        let task = self.task.replace(0);
         if task != 0 {
-            self.task.set(0);
-            due.push(Due::Task(Name::from_bits(task)));
+            sink.task(Name::from_bits(task));
         }
         if self.crowded.get() {
-            self.take_others(due);
-            return true;
+            self.take_others(sink);
         }
-        task != 0
     }
 
     #[cold]
-    fn take_others(&self, due: &mut Vec<Due>) {
+    fn take_others(&self, sink: &mut Sink<'_>) {
         self.crowded.set(false);
-        due.extend(self.others.borrow_mut().drain(..).map(Due::Wake));
+        sink.due.extend(self.others.borrow_mut().drain(..).map(Due::Wake));
     }
 }
 
@@ -151,16 +153,18 @@ impl Shared {
         self.fd.as_fd()
     }
 
-    /// Notes what the selector found and moves who waited for it to `due`. The sides that nobody waited for come back.
+    /// Notes what the selector found and passes who waited for it on. The sides that nobody waited for come back.
     #[inline]
-    pub(super) fn tell(&self, ready: Ready, due: &mut Vec<Due>) -> u8 {
+    pub(super) fn tell(&self, ready: Ready, sink: &mut Sink<'_>) -> u8 {
         self.known.set(self.known.get() | ready.0);
         let mut unwanted = 0;
-        if ready.has(Ready::READ) && !self.reader.take(due) {
-            unwanted |= Ready::READ;
-        }
-        if ready.has(Ready::WRITE) && !self.writer.take(due) {
-            unwanted |= Ready::WRITE;
+        for (side, waiter) in [(Ready::READ, &self.reader), (Ready::WRITE, &self.writer)] {
+            if ready.has(side) {
+                match waiter.is_anybody() {
+                    true => waiter.take(sink),
+                    false => unwanted |= side,
+                }
+            }
         }
         unwanted & self.interest.get()
     }
@@ -168,8 +172,9 @@ impl Shared {
     /// From now on everything fails; who waits is told.
     pub(super) fn close(&self, due: &mut Vec<Due>) {
         self.known.set(self.known.get() | CLOSED);
-        self.reader.take(due);
-        self.writer.take(due);
+        let mut sink = Sink { due, kernel: None, woken: 0 };
+        self.reader.take(&mut sink);
+        self.writer.take(&mut sink);
     }
 
     fn waiter(&self, direction: Direction) -> &Waiter {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::callbacks::{IoCallback, Side, Watched};
 use super::source::Shared;
+use crate::kernel::Kernel;
 use crate::name::Name;
 use crate::selector::{self, Interest, Opened, Readiness, Ready, Selector, SelectorKind, Token};
 use crate::uring::{self, Ring};
@@ -24,6 +25,28 @@ pub(crate) enum Due {
     Gone(uring::Owner),
 }
 
+/// Where what is due goes. Tasks of the loop that asks are queued at once: that touches nothing of the table's. Behind
+/// something that had to be put off, they are put off as well: the order is that of the events.
+pub(super) struct Sink<'a> {
+    pub(super) due: &'a mut Vec<Due>,
+    /// `None`: everything is put off. So it is while somebody observes the loop.
+    pub(super) kernel: Option<&'a Kernel>,
+    pub(super) woken: usize,
+}
+
+impl Sink<'_> {
+    #[inline]
+    pub(super) fn task(&mut self, name: Name) {
+        match self.kernel {
+            Some(kernel) if self.due.is_empty() && name.loop_id() == kernel.registration.id => {
+                kernel.wake(name);
+                self.woken += 1;
+            }
+            _ => self.due.push(Due::Task(name)),
+        }
+    }
+}
+
 pub(crate) struct IoTable {
     selector: Box<dyn Selector>,
     kind: SelectorKind,
@@ -34,7 +57,6 @@ pub(crate) struct IoTable {
     watched: HashMap<RawFd, Watched>,
     sources: Sources,
     ready: Vec<Readiness>,
-    due: Vec<Due>,
     /// Descriptors closed by this loop so far.
     closed: u64,
     /// Who found the process out of descriptors, and waits for one to be closed.
@@ -58,7 +80,6 @@ impl IoTable {
             watched: HashMap::new(),
             sources: Sources::default(),
             ready: Vec::new(),
-            due: Vec::new(),
             closed: 0,
             starved: Vec::new(),
         })
@@ -188,38 +209,34 @@ impl IoTable {
         }
     }
 
-    /// Waits, and hands out what is due.
-    pub(crate) fn poll(&mut self, timeout: Option<Duration>) -> Vec<Due> {
+    /// Waits. Tasks that became ready are queued; what else is due is put into `due`. How much there was.
+    pub(crate) fn poll(&mut self, timeout: Option<Duration>, kernel: &Kernel, due: &mut Vec<Due>) -> usize {
+        self.ready.clear();
         if let Err(error) = self.selector.wait(timeout, &mut self.ready) {
             // The selector is ours and so are its arguments: a refusal is a fault of this program, not of its input.
             panic!("the selector refused to wait: {error}");
         }
-        // By index: the list stays where it is, which is cheaper than moving it out and back for one event.
+        let mut sink = Sink { due, kernel: (!kernel.watch.is_on()).then_some(kernel), woken: 0 };
         for at in 0..self.ready.len() {
             let event = self.ready[at];
             if event.token.0 & SOURCE != 0 {
-                self.source_ready(event);
+                self.source_ready(event, &mut sink);
             } else {
-                self.descriptor_ready(event);
+                self.descriptor_ready(event, &mut sink);
             }
         }
-        self.ready.clear();
+        let woken = sink.woken;
         if let Some(ring) = &self.ring {
-            self.due.extend(ring.take_gone().into_iter().map(Due::Gone));
+            due.extend(ring.take_gone().into_iter().map(Due::Gone));
         }
-        std::mem::take(&mut self.due)
-    }
-
-    /// Takes the empty list back, for its memory.
-    pub(crate) fn give_back(&mut self, due: Vec<Due>) {
-        self.due = due;
+        woken + due.len()
     }
 
     #[inline]
-    fn source_ready(&mut self, event: Readiness) {
+    fn source_ready(&mut self, event: Readiness, sink: &mut Sink<'_>) {
         // A stale token: the source was dropped, and the kernel had not heard of it yet.
         let Some(source) = self.sources.get(event.token) else { return };
-        let unwanted = source.tell(event.ready, &mut self.due);
+        let unwanted = source.tell(event.ready, sink);
         if unwanted != 0 && !self.edge {
             let source = source.clone();
             self.lose_interest(&source, unwanted);
@@ -240,7 +257,7 @@ impl IoTable {
         };
     }
 
-    fn descriptor_ready(&mut self, event: Readiness) {
+    fn descriptor_ready(&self, event: Readiness, sink: &mut Sink<'_>) {
         if event.token == BELL {
             // Watched edge-triggered it need not be read: a ring while nobody sleeps costs one early return, not a call.
             if self.kind == SelectorKind::Select {
@@ -251,19 +268,20 @@ impl IoTable {
         let Some(watched) = self.watched.get(&(event.token.0 as RawFd)) else { return };
         let reader = watched.reader.iter().filter(|_| event.ready.has(Ready::READ));
         let writer = watched.writer.iter().filter(|_| event.ready.has(Ready::WRITE));
-        self.due.extend(reader.chain(writer).map(|callback| Due::Call(callback.clone())));
+        sink.due.extend(reader.chain(writer).map(|callback| Due::Call(callback.clone())));
     }
 
     /// Forgets everything that was watched. What holds foreign code comes back for the caller to drop.
     pub(crate) fn clear(&mut self) -> impl Sized + use<> {
         let sources = self.sources.all();
+        let mut due = Vec::new();
         for source in &sources {
             self.disarm(source);
             // Who waited was a task of this loop's and is gone, or it is told by the drop of its waker.
-            source.close(&mut self.due);
+            source.close(&mut due);
         }
         let starved = std::mem::take(&mut self.starved);
-        (sources, std::mem::take(&mut self.watched), std::mem::take(&mut self.due), starved)
+        (sources, std::mem::take(&mut self.watched), due, starved)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A TCP connection.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -129,8 +129,9 @@ impl TcpStream {
     ///
     /// See [`TcpStream`] for an example.
     #[inline]
-    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_read(cx, buffer)).await
+    pub fn read(&self, buffer: &mut [u8]) -> impl Future<Output = io::Result<usize>> {
+        // Not an async function: there is nothing to remember between polls, and its state machine would cost.
+        poll_fn(move |cx| self.poll_read(cx, buffer))
     }
 
     /// Reads until `buffer` is full.
@@ -234,8 +235,8 @@ impl TcpStream {
     /// # }).unwrap().unwrap();
     /// ```
     #[inline]
-    pub async fn write(&self, data: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_write(cx, data)).await
+    pub fn write(&self, data: &[u8]) -> impl Future<Output = io::Result<usize>> {
+        poll_fn(move |cx| self.poll_write(cx, data))
     }
 
     /// Writes all of `data`.
@@ -248,9 +249,9 @@ impl TcpStream {
     ///
     /// See [`TcpStream`] for an example.
     #[inline]
-    pub async fn write_all(&self, data: &[u8]) -> io::Result<()> {
+    pub fn write_all(&self, data: &[u8]) -> impl Future<Output = io::Result<()>> {
         let mut left = data;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             while !left.is_empty() {
                 match ready!(self.poll_write(cx, left))? {
                     0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -259,7 +260,6 @@ impl TcpStream {
             }
             Poll::Ready(Ok(()))
         })
-        .await
     }
 
     /// Writes several buffers, one after the other, in one call.
