@@ -61,8 +61,7 @@ fn instructions_line(cell: Cell) -> Line {
     for name in [BASELINE, TOKIO, TOKIO_LOCAL] {
         let mut counted = None;
         // Counted once: a second look would see the same.
-        let mut count = move || counted.get_or_insert_with(|| instructions::count(name, cell)).clone();
-        line = line.contestant_if(name, move || count());
+        line = line.contestant_if(name, move || counted.get_or_insert_with(|| instructions::count(name, cell)).clone());
     }
     line
 }

@@ -105,9 +105,11 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 /// Seconds from the beginning at which `WINDOWS` times `AMOUNT` were admitted.
 type Admitted = Result<Vec<f64>, String>;
 
+type Contestant = (&'static str, Rc<dyn Fn() -> Admitted>);
+
 fn pace_lines() -> Vec<Line> {
     let python = Rc::new(Python::find());
-    let runs: Vec<(&'static str, Rc<dyn Fn() -> Admitted>)> = vec![
+    let runs: Vec<Contestant> = vec![
         (BASELINE, Rc::new(once(gate_pace))),
         (POLLING, Rc::new(once(|| Ok(polled_pace(PollWait::Longer))))),
         (POLLING_OFTEN, Rc::new(once(|| Ok(polled_pace(PollWait::Millisecond))))),
