@@ -27,11 +27,11 @@
 //! clock are looked at every [`STEPS_BETWEEN_POLLS`] steps, or once a tick with [`Builder::strict`].
 //!
 //! # Where to read
-//! `kernel.rs` is the loop, `ready.rs` its queue, `step.rs` how a task takes its turn, `task/` what it runs, `future.rs`
-//! and `awaited.rs` what it awaits, `cancel.rs` how tasks end early, `timers.rs` and `clock.rs` time, `waker.rs` and
-//! `inbox.rs` the way in from other threads; `event_loop.rs` is the surface over all of that. `combine/`, `timeout.rs`,
-//! `sleep.rs` and `runner.rs` are built on the surface. `observe.rs`, `trace/`, `dump.rs`, `metrics.rs` look into it;
-//! `coroutine/` stands alone.
+//! `kernel.rs` is the loop, `polling.rs` how it waits, `ready.rs` its queue, `step.rs` how a task takes its turn, `task/`
+//! what it runs, `future.rs` and `awaited.rs` what it awaits, `cancel.rs` how tasks end early, `timers.rs` and `clock.rs`
+//! time, `waker.rs` and `inbox.rs` the way in from other threads; `event_loop.rs` is the surface over all of that.
+//! `combine/`, `timeout.rs`, `sleep.rs` and `runner.rs` are built on the surface. `observe.rs`, `trace/`, `dump.rs`,
+//! `metrics.rs` look into it; `coroutine/` stands alone.
 //!
 //! The world outside: `selector/` and `uring/` wait for it, `io/` knows who waits for what, `net/`, `pipe.rs` and `stream/`
 //! are what programs use; `threads/` is for what blocks, `signal/`, `process/`, `loops.rs` for several loops at once.
@@ -58,6 +58,7 @@ mod metrics;
 mod name;
 mod observe;
 mod on_loop;
+mod polling;
 mod ready;
 mod remote;
 mod report;
