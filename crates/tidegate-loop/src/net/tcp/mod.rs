@@ -1,6 +1,7 @@
 //! TCP: the listener, the stream, and its halves.
 
 mod listener;
+mod options;
 mod split;
 mod stream;
 
