@@ -70,8 +70,8 @@
 //! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
 //! `hold.rs`: plain values, time as an argument. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
 //! the timer around that, `enter.rs` and `lease.rs` what callers hold. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
-//! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a restart, `store/` in
-//! SQLite. `feedback/` reads what servers say, `adaptive/` finds how much they take.
+//! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
+//! restart, `store/` in SQLite. `feedback/` reads what servers say, `adaptive/` finds how much they take.
 
 #![forbid(unsafe_code)]
 

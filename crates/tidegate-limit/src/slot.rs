@@ -134,14 +134,17 @@ impl Slot {
         match &self.count {
             Count::Concurrency { amount, used } if used >= amount => Some(Until::Release),
             Count::Concurrency { .. } => held.map(Until::At),
-            Count::Rate { dimension, model, oversize, ledger, .. } => {
+            Count::Rate { dimension, model, oversize, ledger, withheld, .. } => {
                 let amount = effective(cost.of(*dimension), *oversize, model);
                 if amount > model.capacity() {
                     return Some(Until::TooLarge);
                 }
                 let ready = self.ready_at(amount, 0, now, setting).max(held.unwrap_or(now));
-                if ready > now {
-                    return Some(Until::At(ready));
+                let missing = withheld.at(now);
+                let fits = amount.checked_add(missing).is_some_and(|amount| model.fits(amount, now));
+                if ready > now || !fits {
+                    // At the end of time there is no later instant to name.
+                    return Some(Until::At(ready.max(now.plus(1))));
                 }
                 let covered = ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now));
                 (!covered).then_some(Until::Journal)

@@ -50,6 +50,9 @@ pub(crate) struct Calendar {
     used: u64,
     /// What was counted in the one before, in case the wall clock goes back there.
     used_before: u64,
+    /// The wall clock went back from the period that begins then, with so much counted in the one before it: when that
+    /// period comes again, what was counted since is counted in it.
+    went_back: Option<(WallNanos, u64)>,
     begins: WallNanos,
     ends: WallNanos,
     /// The moment of `ends` as the wall clock stands.
@@ -62,7 +65,17 @@ impl Calendar {
     pub(crate) fn new(amount: u64, periods: Periods, now: Moment, wall: Wall) -> Calendar {
         let (begins, ends) = periods.around(wall.of(now));
         let resets_at = wall.moment(ends);
-        Calendar { amount, periods, used: 0, used_before: 0, begins, ends, resets_at, counted_from: Moment::ZERO }
+        Calendar {
+            amount,
+            periods,
+            used: 0,
+            used_before: 0,
+            went_back: None,
+            begins,
+            ends,
+            resets_at,
+            counted_from: Moment::ZERO,
+        }
     }
 
     pub(crate) fn amount(&self) -> u64 {
@@ -96,8 +109,13 @@ impl Calendar {
     #[cold]
     fn begin_next(&mut self, now: Moment, wall: Wall) {
         let (begins, ends) = self.periods.around(wall.of(now));
+        let again = match self.went_back {
+            Some((period, before)) if period == begins => self.used.saturating_sub(before),
+            _ => 0,
+        };
+        self.went_back = self.went_back.filter(|(period, _)| *period > begins);
         self.used_before = if begins == self.ends { self.used } else { 0 };
-        self.used = 0;
+        self.used = again;
         (self.begins, self.ends) = (begins, ends);
         self.resets_at = wall.moment(ends).max(now.plus(1));
         self.counted_from = now;
@@ -107,8 +125,10 @@ impl Calendar {
     pub(crate) fn wall_moved(&mut self, now: Moment, wall: Wall) {
         if wall.of(now) < self.begins {
             // What is counted in a period to come may belong to this one as far as the server is concerned.
+            let before = std::mem::take(&mut self.used_before);
+            self.went_back = self.went_back.or(Some((self.begins, before)));
             (self.begins, self.ends) = self.periods.around(wall.of(now));
-            self.used = self.used.saturating_add(std::mem::take(&mut self.used_before));
+            self.used = self.used.saturating_add(before);
             self.counted_from = Moment::ZERO;
         }
         self.resets_at = wall.moment(self.ends);
@@ -122,7 +142,8 @@ impl Calendar {
 
     /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
-        if self.used.saturating_add(extra).saturating_add(amount) <= self.amount { now } else { self.resets_at }
+        let wanted = u128::from(self.used) + u128::from(extra) + u128::from(amount);
+        if wanted <= u128::from(self.amount) { now } else { self.resets_at }
     }
 
     #[inline]

@@ -115,8 +115,9 @@ impl Log {
     /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now. `amount` itself
     /// must not be above the limit.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment, margin: u64) -> Moment {
-        let wanted = self.used.saturating_add(extra).saturating_add(amount);
-        let mut surplus = wanted.saturating_sub(self.amount);
+        let wanted = u128::from(self.used) + u128::from(extra) + u128::from(amount);
+        // What does not fit into 64 bits is more than all that was ever booked.
+        let mut surplus = u64::try_from(wanted.saturating_sub(u128::from(self.amount))).unwrap_or(u64::MAX);
         if surplus == 0 {
             return now;
         }
