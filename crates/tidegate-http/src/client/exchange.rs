@@ -18,7 +18,6 @@ use super::Inner;
 use super::builder::Timeouts;
 use super::connect::connect;
 use super::link::{Meter, Metered};
-use super::outgoing::Outgoing;
 use super::pool::{Key, Lease, Turn};
 use super::proxy::{Proxy, basic};
 use super::target::Target;
@@ -112,7 +111,6 @@ impl Attempt<'_> {
         let meter = connection.meter.clone();
         let before = meter.received();
         let copy = if is_idempotent(request.method()) { copy_of(&request) } else { None };
-        let request = request.map(|body| Outgoing::new(body, meter.clone()));
         let sent = connection.sender.try_send_request(request);
         let Some(answered) = while_moving(&meter, self.limits.read, sent).await else {
             let after = self.timeouts.read.unwrap_or_default();
@@ -121,7 +119,7 @@ impl Attempt<'_> {
         };
         answered.map_err(|mut failed| {
             // Handed back means that not a byte of it was sent.
-            let unsent = failed.take_message().map(|request| request.map(Outgoing::into_body));
+            let unsent = failed.take_message();
             let unanswered = meter.received() == before;
             let again = unsent.or_else(|| copy.filter(|_| unanswered));
             Lost { error: self.explain(&failed.into_error()), again }

@@ -12,7 +12,6 @@ use futures_rustls::client::TlsStream;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tidegate_loop::net::TcpStream;
 
-use super::outgoing::Sending;
 use crate::limit::now;
 use crate::rt::poll_read_into;
 
@@ -74,12 +73,11 @@ pub(crate) struct Meter {
     /// Bytes that came in: whether a request was answered at all.
     received: Cell<u64>,
     last_move: Cell<Instant>,
-    sending: Cell<Sending>,
 }
 
 impl Meter {
     pub(crate) fn new() -> Rc<Meter> {
-        Rc::new(Meter { received: Cell::new(0), last_move: Cell::new(now()), sending: Cell::default() })
+        Rc::new(Meter { received: Cell::new(0), last_move: Cell::new(now()) })
     }
 
     pub(crate) fn received(&self) -> u64 {
@@ -88,14 +86,6 @@ impl Meter {
 
     pub(crate) fn last_move(&self) -> Instant {
         self.last_move.get()
-    }
-
-    pub(crate) fn sending(&self) -> Sending {
-        self.sending.get()
-    }
-
-    pub(crate) fn set_sending(&self, sending: Sending) {
-        self.sending.set(sending);
     }
 }
 

@@ -4,7 +4,6 @@ mod builder;
 mod connect;
 mod exchange;
 mod link;
-mod outgoing;
 mod pool;
 mod proxy;
 mod redirect;

@@ -17,8 +17,8 @@ use tidegate_loop::{LoopHandle, Task, TimerHandle, spawn};
 use tidegate_sync::{OwnedPermit, Semaphore};
 
 use super::link::Meter;
-use super::outgoing::{Outgoing, Sending};
 use super::target::Target;
+use crate::body::Body;
 use crate::limit::{now, until};
 
 /// How long a connection may take to become ready again after its response has been read. It is ready at once unless
@@ -87,7 +87,7 @@ struct Idle {
 /// A connection on which one request at a time can be sent.
 pub(crate) struct Connection {
     id: u64,
-    pub(crate) sender: SendRequest<Outgoing>,
+    pub(crate) sender: SendRequest<Body>,
     pub(crate) meter: Rc<Meter>,
     /// Reads and writes; ends with the connection.
     task: Task,
@@ -268,7 +268,7 @@ impl Turn {
     }
 
     /// Takes a new connection in: its task runs until it ends.
-    pub(crate) fn fresh<F>(self, sender: SendRequest<Outgoing>, meter: Rc<Meter>, driver: F) -> Lease
+    pub(crate) fn fresh<F>(self, sender: SendRequest<Body>, meter: Rc<Meter>, driver: F) -> Lease
     where
         F: Future<Output = Result<(), hyper::Error>> + 'static,
     {
@@ -326,8 +326,8 @@ impl Lease {
     /// The response has been read: the connection can serve the next request, if it is in order.
     pub(crate) fn release(mut self) {
         let (Some(mut connection), Some(turn)) = (self.connection.take(), self.turn.take()) else { return };
-        if connection.sender.is_closed() || connection.meter.sending() == Sending::UnderWay {
-            // Answered before all of the request was sent; what is left of it would be in the way.
+        // hyper closes one that was answered before all of the request was sent.
+        if connection.sender.is_closed() {
             return;
         }
         if connection.sender.is_ready() {
