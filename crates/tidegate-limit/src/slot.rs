@@ -122,7 +122,14 @@ impl Slot {
         self.hold.passed(now);
     }
 
-    /// What has to be waited for before `cost` fits, after `fits` was asked at `now`.
+    /// Brings the limit up to `now`.
+    pub(crate) fn expire(&mut self, now: Moment, setting: Setting) {
+        if let Count::Rate { model, .. } = &mut self.count {
+            model.expire(now, setting);
+        }
+    }
+
+    /// What has to be waited for before `cost` fits, of a limit that is up to `now`.
     pub(crate) fn until(&self, cost: &Cost, now: Moment, setting: Setting) -> Option<Until> {
         if !self.concerns(cost) {
             return None;
