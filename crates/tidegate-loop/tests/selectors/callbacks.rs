@@ -122,7 +122,7 @@ pub(crate) fn a_descriptor_closed_behind_the_loops_back_does_not_stop_it(kind: S
     event_loop.run_forever().unwrap();
     assert!(event_loop.remove_reader(&near));
     // The number's next owner can be watched, whatever is left of the last one.
-    let next = near.as_fd().try_clone_to_owned().unwrap();
+    let next = rustix::io::fcntl_dupfd_cloexec(&near, number).unwrap();
     assert_eq!(next.as_raw_fd(), number);
     let handle = event_loop.handle();
     event_loop.add_reader(&next, move || handle.stop()).unwrap();
