@@ -25,6 +25,7 @@ use crate::waker;
 /// use tidegate_loop::{run, sleep, Duration};
 /// run(async { sleep(Duration::from_micros(50)).await }).unwrap();
 /// ```
+#[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { state: State::After(duration), _here: PhantomData }
 }
@@ -43,6 +44,7 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// })
 /// .unwrap();
 /// ```
+#[inline]
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { state: State::At(deadline), _here: PhantomData }
 }

@@ -460,6 +460,7 @@ fn report_unseen(header: &Header) {
 /// })
 /// .unwrap();
 /// ```
+#[inline]
 pub fn yield_now() -> YieldNow {
     YieldNow { yielded: Cell::new(false) }
 }
