@@ -257,9 +257,7 @@ impl Limits {
     fn denial(&mut self, cost: &Cost, now: Moment) -> Denied {
         let setting = self.setting;
         // Whoever said no first, those after it have not been asked: what they remember may have passed.
-        for slot in &mut self.slots {
-            slot.expire(now, setting);
-        }
+        self.slots.iter_mut().for_each(|slot| slot.expire(now, setting));
         let answers =
             self.slots.iter().enumerate().rev().filter_map(|(at, slot)| Some((at, slot.until(cost, now, setting)?)));
         // Of equals the first, as they are listed.

@@ -80,12 +80,17 @@ impl Process {
     pub(crate) fn exited(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }
+
+    /// Ends it at once. One that has ended already cannot be killed, and need not be.
+    pub(crate) fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.end();
     }
 }
 
