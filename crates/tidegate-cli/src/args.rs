@@ -1,5 +1,7 @@
 //! The command line as text: which command, and its arguments.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::command::{completions, trace};
@@ -8,9 +10,16 @@ use crate::command::{completions, trace};
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, disable_help_subcommand = true)]
 #[command(
-    after_help = "Try it:\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html"
+    after_help = "Try it:\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
+                  Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \
+                  the environment: --rpm is TIDEGATE_RPM. The command line counts first, then the environment, then the \
+                  file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run."
 )]
 pub(crate) struct Args {
+    /// Read options from this file instead of ./tidegate.toml or the one in your configuration directory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -7,19 +7,23 @@
 
 mod args;
 mod command;
+mod config;
 mod output;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use command::Done;
+
+/// Some items failed.
+const EXIT_SOME_FAILED: u8 = 1;
 
 /// Could not run.
 const EXIT_UNABLE: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    match command::run(args.command) {
-        Ok(()) => ExitCode::SUCCESS,
+    match config::parse().and_then(|args| command::run(args.command)) {
+        Ok(Done::All) => ExitCode::SUCCESS,
+        Ok(Done::SomeFailed) => ExitCode::from(EXIT_SOME_FAILED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidegate: {error:#}");

@@ -5,9 +5,17 @@ pub(crate) mod trace;
 
 use crate::args::Command;
 
-pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+/// How a command that could run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Done {
+    All,
+    #[expect(dead_code, reason = "the commands that work through items come next")]
+    SomeFailed,
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
-        Command::Trace(args) => trace::run(args),
-        Command::Completions(args) => completions::run(&args),
+        Command::Trace(args) => trace::run(args).map(|()| Done::All),
+        Command::Completions(args) => completions::run(&args).map(|()| Done::All),
     }
 }

@@ -1,0 +1,3 @@
+//! A strict local LLM server, for rehearsals and tests.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,311 @@
+//! What the worker needs of a queue. Implementations: `memory`, `sqlite`, RabbitMQ; one conformance suite tells whether
+//! they keep the promises made here.
+//!
+//! Everything is said in batches, because everything a worker does comes in batches: it wakes, takes all there is, acts,
+//! and writes once.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::task::{Envelope, TaskId};
+
+/// A future that stays on its loop.
+pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A queue that keeps what it is given until somebody has settled it.
+pub trait Broker {
+    /// Where this is, without secrets; for start-up lines and errors.
+    fn describe(&self) -> String;
+
+    /// Stores all of them, or none. Once this is `Ok` they survive a crash of anything (as far as this broker promises).
+    fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>>;
+
+    /// Begins to receive.
+    fn subscribe(&self, what: Subscription) -> Local<'_, Result<Box<dyn Consumer>, BrokerError>>;
+
+    /// Every queue, by name.
+    fn inspect(&self) -> Local<'_, Result<Vec<QueueStats>, BrokerError>>;
+
+    /// The next `limit` waiting tasks of a queue, in the order they would run; nothing is taken.
+    fn peek(&self, queue: &str, limit: usize) -> Local<'_, Result<Vec<Envelope>, BrokerError>>;
+
+    /// Drops what waits in a queue, delayed tasks too, not what is running; says how many.
+    fn purge(&self, queue: &str) -> Local<'_, Result<u64, BrokerError>>;
+
+    /// Dead letters of a queue (of all, if `None`), oldest first.
+    fn dead(&self, queue: Option<&str>, limit: usize) -> Local<'_, Result<Vec<DeadLetter>, BrokerError>>;
+
+    /// Sends dead letters back to their queues with their counts at zero; says how many there were.
+    fn dead_retry(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>>;
+
+    /// Forgets dead letters.
+    fn dead_drop(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>>;
+
+    /// A waiting task is dropped before it runs; of a running one its worker is told. Remembered, so that a task that
+    /// arrives later is dropped as well.
+    fn revoke(&self, id: &TaskId) -> Local<'_, Result<(), BrokerError>>;
+
+    /// What became of a task; `None` while nobody knows, or no longer.
+    fn result(&self, id: &TaskId) -> Local<'_, Result<Option<TaskResult>, BrokerError>>;
+
+    /// Waits until there is a final result.
+    fn wait_result(&self, id: &TaskId) -> Local<'_, Result<TaskResult, BrokerError>>;
+
+    /// Ends the connection in order; unsettled deliveries return to their queues.
+    fn close(&self) -> Local<'_, Result<(), BrokerError>>;
+}
+
+/// One worker's stream of deliveries. Dropped without `close`, its deliveries return when their leases expire.
+pub trait Consumer {
+    /// Waits for something, then takes everything there is, up to the prefetch. Cancelling loses nothing.
+    fn recv_all(&mut self) -> Local<'_, Result<Vec<Incoming>, BrokerError>>;
+
+    /// Settles a batch in one write. The answer has one entry a settlement, in order.
+    fn settle(&self, batch: Vec<Settlement>) -> Local<'_, Result<Vec<Settled>, BrokerError>>;
+
+    /// No further deliveries; what was fetched and not yet handed out returns to the queue. Settling goes on.
+    fn stop(&mut self) -> Local<'_, Result<(), BrokerError>>;
+
+    /// The end: everything still unsettled returns to its queue, uncounted.
+    fn close(self: Box<Self>) -> Local<'static, Result<(), BrokerError>>;
+}
+
+/// What to receive.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// From which queues; they are made if they don't exist.
+    pub queues: Vec<String>,
+    /// At most this many unsettled at a time.
+    pub prefetch: usize,
+    /// Who asks; shown by `inspect`.
+    pub consumer: String,
+}
+
+/// What became of a publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Published {
+    /// It is kept.
+    Stored,
+    /// Its unique key is taken by this task; it was not stored.
+    Duplicate(TaskId),
+}
+
+/// Something for the worker.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Incoming {
+    /// A task to run.
+    Delivery(Delivery),
+    /// A task this worker has must not go on.
+    Revoked(TaskId),
+    /// This delivery is no longer ours: its lease ran out, or the connection it came over is gone. Another worker will run
+    /// it; settling it answers [`Settled::Lost`].
+    Lost(Tag),
+}
+
+/// A task handed to this worker until it is settled.
+#[derive(Debug)]
+pub struct Delivery {
+    /// By what it is settled.
+    pub tag: Tag,
+    /// What it is.
+    pub envelope: Envelope,
+    /// How often it came back by [`Verdict::Retry`].
+    pub retries: u32,
+    /// How often a worker died (or lost its lease) with it.
+    pub crashes: u32,
+    /// When it was published; for the time it spent waiting.
+    pub published: Timestamp,
+}
+
+/// A delivery's name. A tag of an earlier connection is stale: it never settles anything on a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// Which connection or channel.
+    pub epoch: u32,
+    /// Which delivery of it.
+    pub number: u64,
+}
+
+/// What to do with a delivery.
+#[derive(Debug, Clone)]
+pub struct Settlement {
+    /// Which one.
+    pub tag: Tag,
+    /// What.
+    pub verdict: Verdict,
+    /// Stored with the settlement, in the same write where the broker can.
+    pub result: Option<TaskResult>,
+}
+
+/// The four ways a delivery ends.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Done: the task leaves the broker.
+    Ack,
+    /// Again at this instant, counted as a retry.
+    Retry {
+        /// Not before.
+        at: Timestamp,
+    },
+    /// Back to its place in the queue, uncounted: it was never begun, or a stop ended it.
+    Return,
+    /// Kept aside with its reason until somebody retries or drops it.
+    Dead {
+        /// Why, as text people can act on.
+        reason: String,
+        /// Where, if the handler's language says so.
+        traceback: Option<String>,
+    },
+}
+
+/// What became of a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// It took effect.
+    Done,
+    /// The lease was lost, or the tag was stale: another worker has the task, nothing was changed.
+    Lost,
+}
+
+/// How a task ended, for those who wait for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskResult {
+    /// Of which task.
+    pub id: TaskId,
+    /// How it ended.
+    pub state: TaskState,
+    /// What the handler returned.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub value: Value,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TaskError>,
+    /// For how long to keep it.
+    #[serde(skip)]
+    pub ttl: Duration,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum TaskState {
+    /// It failed and waits for its next try; not final.
+    Retrying,
+    /// The handler returned.
+    Succeeded,
+    /// The handler failed, and no retry is left.
+    Failed,
+    /// Revoked before or while it ran.
+    Revoked,
+    /// It waited beyond its expiry.
+    Expired,
+}
+
+impl TaskState {
+    /// Whether this is the last word.
+    pub fn is_final(self) -> bool {
+        self != TaskState::Retrying
+    }
+}
+
+/// An error as the handler's language told it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskError {
+    /// Its type, such as `ValueError`.
+    pub kind: String,
+    /// In one line.
+    pub message: String,
+    /// Where it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
+}
+
+/// A task that was given up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// The task as it was published.
+    pub envelope: Envelope,
+    /// Why it was given up.
+    pub reason: String,
+    /// Where the last try failed.
+    pub traceback: Option<String>,
+    /// Since when it lies here.
+    pub at: Timestamp,
+    /// How often it was retried before.
+    pub retries: u32,
+}
+
+/// Which dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selection {
+    /// These.
+    Ids(Vec<TaskId>),
+    /// All of one queue.
+    Queue(String),
+    /// All.
+    All,
+}
+
+/// A queue at a glance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueStats {
+    /// Its name.
+    pub queue: String,
+    /// Waiting, and could run now.
+    pub ready: u64,
+    /// Waiting for their time.
+    pub delayed: u64,
+    /// With a worker.
+    pub running: u64,
+    /// Given up.
+    pub dead: u64,
+    /// Workers subscribed to it.
+    pub consumers: u64,
+    /// How long the oldest ready task has waited.
+    pub oldest_ms: u64,
+}
+
+/// Why a broker could not do as asked; named by what to do next.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// It may work in a moment: locked, busy, reconnecting.
+    Retry {
+        /// What was in the way.
+        message: String,
+    },
+    /// Nothing was changed, and it will not work until somebody does something: full disk, wrong password, a queue that
+    /// exists with other arguments.
+    Refused {
+        /// What is wrong, and the way out.
+        message: String,
+    },
+    /// The data contradicts itself.
+    Damaged {
+        /// Where.
+        message: String,
+    },
+    /// It was closed.
+    Closed,
+}
+
+impl std::fmt::Display for BrokerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BrokerError::Retry { message } | BrokerError::Refused { message } | BrokerError::Damaged { message } => {
+                f.write_str(message)
+            }
+            BrokerError::Closed => f.write_str("the broker was closed"),
+        }
+    }
+}
+
+impl std::error::Error for BrokerError {}

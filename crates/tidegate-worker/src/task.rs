@@ -1,0 +1,101 @@
+//! A task as the worker knows it, and as a broker carries it. Codecs turn one into the other; nobody else looks into a body.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The name of one task, unique for as long as anybody asks for it. Time-ordered where we make it ourselves.
+///
+/// ```
+/// use tidegate_worker::TaskId;
+///
+/// assert_ne!(TaskId::new(), TaskId::new());
+/// assert_eq!(TaskId::from("invoice-7").as_str(), "invoice-7");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskId(Box<str>);
+
+impl TaskId {
+    /// A new one; later ids sort behind earlier ones.
+    #[expect(clippy::new_without_default, reason = "two defaults that differ would surprise")]
+    pub fn new() -> TaskId {
+        TaskId(uuid::Uuid::now_v7().to_string().into())
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for TaskId {
+    fn from(text: &str) -> TaskId {
+        TaskId(text.into())
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a broker stores and hands out: where it goes, when, and a body it does not read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Envelope {
+    /// Which task this is.
+    pub id: TaskId,
+    /// Where it waits.
+    pub queue: String,
+    /// 0 to 9, higher first; equal ones in the order they were published.
+    pub priority: u8,
+    /// Not before this instant.
+    pub eta: Option<Timestamp>,
+    /// Not after this instant: what is still waiting then is dropped, and counted as expired.
+    pub expires: Option<Timestamp>,
+    /// At most one task with this key at a time.
+    pub unique: Option<Unique>,
+    /// Properties beside the body, as Celery's protocol needs them.
+    pub headers: BTreeMap<String, Value>,
+    /// The task itself, in its codec's form.
+    pub body: Vec<u8>,
+}
+
+/// One task a key: a second publish with the same key is answered with the first one's id, until the first has been settled
+/// or `hold` is over, whichever comes first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unique {
+    /// What must not repeat.
+    pub key: String,
+    /// For how long at most.
+    pub hold: Duration,
+}
+
+/// A task as handlers see it: a name, arguments, and what was asked for beside them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Which one.
+    pub id: TaskId,
+    /// The handler's name.
+    pub name: String,
+    /// By position.
+    #[serde(default)]
+    pub args: Vec<Value>,
+    /// By name.
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
+    /// How often it was tried and failed before.
+    #[serde(default)]
+    pub retries: u32,
+    /// After this long the handler is told to come to an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_limit: Option<Duration>,
+    /// After this long it is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard_limit: Option<Duration>,
+}
