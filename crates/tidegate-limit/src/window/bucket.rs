@@ -33,6 +33,8 @@ pub(crate) struct Bucket {
     per: u64,
     /// The time in which one unit flows in.
     interval: Fine,
+    /// The time in which all of it flows in: `interval` times `burst`.
+    fills_in: Fine,
     /// When it will be full if nothing is booked; in the past: it is full.
     full_at: Fine,
     /// When the rate was last changed: what was booked before is taken back by a more careful reckoning.
@@ -44,12 +46,15 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn new(amount: u64, per: u64, burst: Option<u64>) -> Bucket {
+        let (burst_is_amount, burst) = (burst.is_none(), burst.unwrap_or(amount));
+        let interval = interval(amount, per);
         Bucket {
             amount,
-            burst: burst.unwrap_or(amount),
-            burst_is_amount: burst.is_none(),
+            burst,
+            burst_is_amount,
             per,
-            interval: interval(amount, per),
+            interval,
+            fills_in: times(interval, burst),
             full_at: 0,
             changed_at: Moment::ZERO,
             // All the memory it will ever need, so that booking never allocates.
@@ -59,7 +64,7 @@ impl Bucket {
 
     /// Makes it empty.
     pub(crate) fn drain(&mut self, now: Moment) {
-        self.full_at = fine(now).saturating_add(self.time_for(self.burst));
+        self.full_at = fine(now).saturating_add(self.fills_in);
     }
 
     pub(crate) fn amount(&self) -> u64 {
@@ -72,7 +77,7 @@ impl Bucket {
 
     /// How long it takes from empty to full.
     pub(crate) fn fills_in(&self) -> u64 {
-        u64::try_from(self.time_for(self.burst) >> FRACTION).unwrap_or(u64::MAX)
+        u64::try_from(self.fills_in >> FRACTION).unwrap_or(u64::MAX)
     }
 
     /// Changes the rate; what is missing from the bucket stays missing.
@@ -83,6 +88,7 @@ impl Bucket {
             self.burst = amount;
         }
         self.interval = interval(amount, self.per);
+        self.fills_in = self.time_for(self.burst);
         self.full_at = fine(now).saturating_add(self.time_for(missing));
         self.changed_at = now;
         // Counted at another rate; to take it for full is the careful way.
@@ -95,23 +101,23 @@ impl Bucket {
         u64::try_from(self.full_at.saturating_sub(fine(now)).div_ceil(self.interval)).unwrap_or(u64::MAX)
     }
 
+    #[inline]
     fn time_for(&self, amount: u64) -> Fine {
-        self.interval.saturating_mul(Fine::from(amount))
+        times(self.interval, amount)
     }
 
     #[inline]
     pub(crate) fn fits(&self, amount: u64, now: Moment) -> bool {
         let now = fine(now);
         amount <= self.burst
-            && self.full_at.max(now).saturating_add(self.time_for(amount))
-                <= now.saturating_add(self.time_for(self.burst))
+            && self.full_at.max(now).saturating_add(self.time_for(amount)) <= now.saturating_add(self.fills_in)
     }
 
     /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
         let full_at =
             self.full_at.max(fine(now)).saturating_add(self.time_for(extra)).saturating_add(self.time_for(amount));
-        coarse_up(full_at.saturating_sub(self.time_for(self.burst))).max(now)
+        coarse_up(full_at.saturating_sub(self.fills_in)).max(now)
     }
 
     /// Books, and says until when that is still flowing in again: what `unbook` needs to know.
@@ -145,8 +151,21 @@ impl Bucket {
     }
 
     /// Something is about to be booked: until then it has become fuller and fuller.
+    #[inline]
     fn note_low(&mut self, now: Moment) {
         let missing = self.full_at.saturating_sub(fine(now));
+        // A bucket that is hardly used is as full as ever each time: one entry, written over.
+        if self.lows.len() == 1
+            && let Some(only) = self.lows.front_mut()
+            && only.1 >= missing
+        {
+            *only = (now, missing);
+            return;
+        }
+        self.note_lower(now, missing);
+    }
+
+    fn note_lower(&mut self, now: Moment, missing: Fine) {
         while self.lows.back().is_some_and(|(_, before)| *before >= missing) {
             self.lows.pop_back();
         }
@@ -167,7 +186,7 @@ impl Bucket {
     /// is known of the past is an upper bound.
     pub(crate) fn restore(&mut self, amount: u64, at: Moment, now: Moment) {
         self.book(amount, at);
-        self.full_at = self.full_at.min(fine(now).saturating_add(self.time_for(self.burst)));
+        self.full_at = self.full_at.min(fine(now).saturating_add(self.fills_in));
     }
 
     /// Leaves at most `remaining` in the bucket.
@@ -178,6 +197,15 @@ impl Bucket {
 
     pub(crate) fn next_reset(&self, now: Moment) -> Option<Moment> {
         (self.full_at > fine(now)).then(|| coarse_up(self.full_at))
+    }
+}
+
+/// Saturates. All but absurd intervals (five hours a unit) fit into a word, and then the product fits without a check.
+#[inline]
+fn times(interval: Fine, amount: u64) -> Fine {
+    match u64::try_from(interval) {
+        Ok(interval) => Fine::from(interval) * Fine::from(amount),
+        Err(_) => interval.saturating_mul(Fine::from(amount)),
     }
 }
 
