@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::event_loop::LoopHandle;
 use crate::kernel::Kernel;
+use crate::name::Name;
 use crate::observe::{WaitsFor, waits_for};
 use crate::signal::SignalKind;
 use crate::task::TaskId;
@@ -111,7 +112,10 @@ impl Kernel {
             } else if self.is_queued(header.name) {
                 TaskState::Ready
             } else {
-                TaskState::Waiting(waits_for(self, task))
+                TaskState::Waiting(match waits_for(self, task) {
+                    WaitsFor::Elsewhere => self.waits_at_descriptor(header.name),
+                    known => known,
+                })
             };
             let waits = matches!(state, TaskState::Waiting(_));
             TaskEntry {
@@ -124,6 +128,13 @@ impl Kernel {
             }
         });
         TaskDump { tasks: tasks.collect() }
+    }
+
+    /// The task does not say what it waits for, but a descriptor may know who waits at it.
+    fn waits_at_descriptor(&self, task: Name) -> WaitsFor {
+        // Lent only while something is registered, which runs nobody else's code; but a dump must never be what fails.
+        let io = self.io.try_borrow().ok();
+        io.and_then(|io| io.describe_wait(task)).map_or(WaitsFor::Elsewhere, WaitsFor::Io)
     }
 }
 

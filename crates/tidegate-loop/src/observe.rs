@@ -200,6 +200,8 @@ pub enum WaitsFor {
     Task(Rc<str>),
     /// A settable future, or several tasks.
     Future(String),
+    /// A socket, a pipe, a child; found out for dumps only.
+    Io(String),
     /// Something that is not the loop's own: a channel, a lock, a socket.
     Elsewhere,
 }
@@ -210,7 +212,7 @@ impl fmt::Display for WaitsFor {
             WaitsFor::Turn => f.write_str("its turn"),
             WaitsFor::Timer => f.write_str("a timer"),
             WaitsFor::Task(name) => write!(f, "task {name}"),
-            WaitsFor::Future(what) => f.write_str(what),
+            WaitsFor::Future(what) | WaitsFor::Io(what) => f.write_str(what),
             WaitsFor::Elsewhere => f.write_str("something outside of the loop"),
         }
     }

@@ -123,6 +123,10 @@ impl Waiter {
         self.task.get() != 0 || self.crowded.get()
     }
 
+    fn has(&self, task: Name) -> bool {
+        self.task.get() == task.bits() || self.others.borrow().iter().any(|known| name_of(known) == Some(task))
+    }
+
     /// Moves everybody to `sink`.
     #[inline]
     fn take(&self, sink: &mut Sink<'_>) {
@@ -175,6 +179,14 @@ impl Shared {
         let mut sink = Sink { due, kernel: None, woken: 0 };
         self.reader.take(&mut sink);
         self.writer.take(&mut sink);
+    }
+
+    /// The side at which a task waits, if it does.
+    pub(super) fn waits(&self, task: Name) -> Option<Direction> {
+        [(Direction::Read, &self.reader), (Direction::Write, &self.writer)]
+            .into_iter()
+            .find(|(_, waiter)| waiter.has(task))
+            .map(|(direction, _)| direction)
     }
 
     fn waiter(&self, direction: Direction) -> &Waiter {

@@ -9,6 +9,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::callbacks::{IoCallback, Side, Watched};
+use super::describe;
 use super::source::Shared;
 use crate::kernel::Kernel;
 use crate::name::Name;
@@ -91,6 +92,11 @@ impl IoTable {
 
     pub(crate) fn ring(&self) -> Option<Rc<Ring>> {
         self.ring.clone()
+    }
+
+    /// What a task waits for here, in words.
+    pub(crate) fn describe_wait(&self, task: Name) -> Option<String> {
+        self.sources.all().iter().find_map(|source| Some(describe::wait(source.fd(), source.waits(task)?)))
     }
 
     #[inline]

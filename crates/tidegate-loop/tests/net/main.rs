@@ -3,6 +3,7 @@
 
 mod connecting;
 mod descriptors;
+mod dumps;
 mod errors;
 mod events;
 mod server;
