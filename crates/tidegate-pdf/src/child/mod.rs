@@ -1,0 +1,114 @@
+//! The child: bounds itself, opens the file, and answers until nobody asks any more. It trusts its parent and nothing else.
+
+mod bounds;
+mod fonts;
+mod open;
+mod picture;
+mod text;
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{self, AssertUnwindSafe};
+use std::process;
+use std::thread;
+
+use hayro::hayro_syntax::Pdf;
+
+use crate::error::Fault;
+use crate::page::Warning;
+use crate::wire::{self, PictureHead, Reply, Request};
+
+/// Set in the environment of a child.
+pub(crate) const MARK: &str = "TIDEGATE_PDF_CHILD";
+
+/// What the recursion of the PDF library may use: deep enough for every sane file, and part of the limited memory.
+const STACK_BYTES: usize = 32 << 20;
+
+/// To be called first in `main`: if this process was started to read a document, does so and ends; otherwise returns.
+///
+/// ```
+/// fn main() {
+///     tidegate_pdf::child::main_if_asked();
+///     // what the program does otherwise
+/// }
+/// ```
+pub fn main_if_asked() {
+    if std::env::var_os(MARK).is_none() {
+        return;
+    }
+    // The main thread's stack is as large as the shell that started us happened to say.
+    let served = thread::Builder::new().name("pdf".to_owned()).stack_size(STACK_BYTES).spawn(serve).map(|it| it.join());
+    process::exit(match served {
+        Ok(Ok(Ok(()))) => 0,
+        Ok(Ok(Err(error))) => {
+            eprintln!("{error}");
+            1
+        }
+        Ok(Err(_)) | Err(_) => 1,
+    });
+}
+
+thread_local! {
+    /// The last panic: where, and what it said.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+fn serve() -> io::Result<()> {
+    panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
+    let mut parent = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let Some((Request::Open { password, memory_bytes, cpu }, path)) = wire::read(&mut parent)? else {
+        return Ok(());
+    };
+    bounds::set(memory_bytes, cpu)?;
+    let opened = panic::catch_unwind(|| open::open(path, password.as_deref(), memory_bytes));
+    let file = match opened {
+        Ok(Ok(file)) => file,
+        Ok(Err(refusal)) => return wire::write(&mut parent, &Reply::Refused(refusal), &[]),
+        Err(payload) => return wire::write(&mut parent, &panicked(payload), &[]),
+    };
+    wire::write(&mut parent, &file.reply(), &[])?;
+    answer(&file.pdf, &mut parent)
+}
+
+fn answer(pdf: &Pdf, parent: &mut UnixStream) -> io::Result<()> {
+    let mut texts = text::Texts::new();
+    let mut pictures = picture::Pictures::new();
+    while let Some((request, _)) = wire::read::<Request>(parent)? {
+        let Request::Page { number, text, picture_px } = request else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "opened twice"));
+        };
+        let Some(page) = (number as usize).checked_sub(1).and_then(|index| pdf.pages().get(index)) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no such page"));
+        };
+        let read = panic::catch_unwind(AssertUnwindSafe(|| {
+            let mut warnings: Vec<Warning> = Vec::new();
+            let text = text.then(|| texts.read(page, &mut warnings));
+            let picture = picture_px.map(|px| pictures.draw(page, px, &mut warnings)).transpose();
+            (text, picture, warnings)
+        }));
+        match read {
+            Ok((text, Ok(picture), warnings)) => {
+                let (text, words) = text.unzip();
+                let (picture, png) = picture.unzip();
+                let (words, png) = (words.unwrap_or_default(), png.unwrap_or_default());
+                wire::write(parent, &Reply::Page { text, picture, warnings }, &[words.as_bytes(), &png])?;
+            }
+            Ok((_, Err(fault), _)) => return wire::write(parent, &Reply::Fault(fault), &[]),
+            // The library's caches may be in any state: a new child starts with new ones.
+            Err(payload) => return wire::write(parent, &panicked(payload), &[]),
+        }
+    }
+    Ok(())
+}
+
+/// The hook has seen more than the payload says.
+fn panicked(_: Box<dyn Any + Send>) -> Reply {
+    let message = PANIC.take().unwrap_or_default();
+    Reply::Fault(Fault::Panicked { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })
+}
+
+/// A picture that was drawn.
+type Drawn = (PictureHead, Vec<u8>);

@@ -1,0 +1,244 @@
+//! A document: its pages on request, in a child that is replaced when it fails.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tidegate_sync::Mutex;
+
+use crate::error::{Fault, OpenError, PageError};
+use crate::page::{Page, PageText, Picture, Want, Warning};
+use crate::reader::{Limits, Reader};
+use crate::wire::{Refusal, Reply, Request, Stamp};
+use crate::worker::{Trouble, Worker};
+
+/// An open document. Its pages are read one after the other in the order in which they are asked for, in a child process;
+/// any number of tasks may ask. Dropped, the child ends.
+///
+/// A page that takes too long, too much memory, or crashes the child fails alone: the child is ended, and the next page is
+/// read in a new one.
+pub struct Document {
+    path: PathBuf,
+    reader: Reader,
+    about: About,
+    /// `None`: none has been started since the last one ended. Whoever holds the lock talks to the child.
+    worker: Mutex<Option<Worker>>,
+    /// How much of [`Limits::document_time`](crate::Limits::document_time) has been used.
+    busy: Cell<Duration>,
+    stats: RefCell<Stats>,
+}
+
+/// What a child found when it opened the file.
+#[derive(Debug, PartialEq)]
+struct About {
+    stamp: Stamp,
+    pages: u32,
+    title: Option<String>,
+    warnings: Vec<Warning>,
+}
+
+/// What has been read of a document so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Pages that were read, repetitions included.
+    pub read: u64,
+    /// Pages that failed.
+    pub failed: u64,
+    /// Children that were started, the first included.
+    pub children: u64,
+    /// Who waits for the child at the moment, or is served by it.
+    pub asking: u64,
+    /// The time in which something was read.
+    pub busy: Duration,
+}
+
+impl Document {
+    pub(crate) async fn open(reader: Reader, path: &Path) -> Result<Document, OpenError> {
+        let busy = Cell::new(Duration::ZERO);
+        let (worker, about) = start(&reader, path, &busy).await?;
+        Ok(Document {
+            path: path.to_owned(),
+            reader,
+            about,
+            worker: Mutex::new(Some(worker)),
+            busy,
+            stats: RefCell::new(Stats { children: 1, ..Stats::default() }),
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many pages were found; at least one.
+    #[must_use]
+    pub fn page_count(&self) -> u32 {
+        self.about.pages
+    }
+
+    /// The title in the document's description, if there is one.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.about.title.as_deref()
+    }
+
+    /// What is not as it should be with the document as a whole.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.about.warnings
+    }
+
+    /// What has been read so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats { busy: self.busy.get(), ..*self.stats.borrow() }
+    }
+
+    /// Reads the page with this number, from 1.
+    ///
+    /// # Errors
+    /// See [`PageError`]; each names the file and the page.
+    ///
+    /// # Cancel safety
+    /// Safe: a page that nobody waits for any more is given up, together with the child that was reading it.
+    pub async fn page(&self, number: u32, want: Want) -> Result<Page, PageError> {
+        if number == 0 || number > self.about.pages {
+            let (path, pages) = (self.path.clone(), self.about.pages);
+            return Err(PageError::NoSuchPage { path, page: number, pages });
+        }
+        let _asking = Asking::new(&self.stats);
+        let page = self.read(number, want).await;
+        let mut stats = self.stats.borrow_mut();
+        *if page.is_ok() { &mut stats.read } else { &mut stats.failed } += 1;
+        drop(stats);
+        page
+    }
+
+    async fn read(&self, number: u32, want: Want) -> Result<Page, PageError> {
+        let mut worker = self.worker.lock().await;
+        let limits = *self.reader.bounds();
+        let left = limits.document_time.saturating_sub(self.busy.get());
+        if left.is_zero() {
+            return Err(PageError::DocumentTime { path: self.path.clone(), page: number, limit: limits.document_time });
+        }
+        // Out of its place while it is busy: who gives up on the way leaves none behind that would answer somebody else.
+        let mut living = match worker.take() {
+            Some(living) => living,
+            None => self.restart(number).await?,
+        };
+        let limit = limits.page_time.min(left);
+        let request = Request::Page { number, text: want.text, picture_px: want.picture_px };
+        let reply = living.ask(&request, &[], limit, &self.busy).await;
+        match reply.and_then(|(reply, body)| page_of(number, want, reply, body)) {
+            Ok(page) => {
+                *worker = Some(living);
+                Ok(page)
+            }
+            Err(trouble) => {
+                let fault = living.end(trouble, &limits).await;
+                Err(PageError::Failed { path: self.path.clone(), page: number, fault })
+            }
+        }
+    }
+
+    async fn restart(&self, page: u32) -> Result<Worker, PageError> {
+        self.stats.borrow_mut().children += 1;
+        let (worker, about) = start(&self.reader, &self.path, &self.busy)
+            .await
+            .map_err(|source| PageError::Reopen { page, source })?;
+        if about != self.about {
+            return Err(PageError::Changed { path: self.path.clone() });
+        }
+        Ok(worker)
+    }
+}
+
+/// Starts a child and lets it open the file.
+async fn start(reader: &Reader, path: &Path, busy: &Cell<Duration>) -> Result<(Worker, About), OpenError> {
+    let limits = *reader.bounds();
+    let no_child = |source| OpenError::NoChild { path: path.to_owned(), source };
+    let mut worker = Worker::start(reader).map_err(no_child)?;
+    let request = Request::Open {
+        password: reader.secret().map(str::to_owned),
+        memory_bytes: limits.memory_bytes,
+        cpu: limits.document_time,
+    };
+    let limit = limits.page_time.min(limits.document_time.saturating_sub(busy.get()));
+    let body = path.as_os_str().as_encoded_bytes();
+    match worker.ask(&request, body, limit, busy).await {
+        Ok((Reply::Opened { stamp, pages, title, warnings }, _)) => {
+            Ok((worker, About { stamp, pages, title, warnings }))
+        }
+        Ok((Reply::Refused(refusal), _)) => Err(refused(path, refusal, &limits)),
+        other => {
+            let trouble = other.err().unwrap_or_else(Trouble::out_of_turn);
+            let fault = worker.end(trouble, &limits).await;
+            Err(OpenError::Failed { path: path.to_owned(), fault })
+        }
+    }
+}
+
+fn refused(path: &Path, refusal: Refusal, limits: &Limits) -> OpenError {
+    let path = path.to_owned();
+    match refusal {
+        Refusal::Unreadable { errno, message } => {
+            let source = errno.map_or_else(|| io::Error::other(message), io::Error::from_raw_os_error);
+            OpenError::Unreadable { path, source }
+        }
+        Refusal::NotPdf => OpenError::NotPdf { path },
+        Refusal::Empty => OpenError::Empty { path },
+        Refusal::Encrypted { wrong } => OpenError::Encrypted { path, wrong },
+        Refusal::Broken { why } => OpenError::Broken { path, why },
+        Refusal::Memory => OpenError::Failed { path, fault: Fault::Memory { limit: limits.memory_bytes } },
+    }
+}
+
+/// A page from what the child sent, which need not fit together.
+fn page_of(number: u32, want: Want, reply: Reply, mut body: Vec<u8>) -> Result<Page, Trouble> {
+    let Reply::Page { text, picture, warnings } = reply else { return Err(Trouble::out_of_turn()) };
+    let text_bytes = text.as_ref().map_or(0, |text| text.bytes);
+    if text.is_some() != want.text || picture.is_some() != want.picture_px.is_some() || text_bytes > body.len() {
+        return Err(Trouble::out_of_turn());
+    }
+    let png = body.split_off(text_bytes);
+    let text = match text {
+        Some(head) => {
+            let text = String::from_utf8(body).map_err(|_| Trouble::out_of_turn())?;
+            Some(PageText { text, glyphs: head.glyphs, unknown: head.unknown, images: head.images })
+        }
+        None => None,
+    };
+    let picture = picture.map(|head| Picture { width: head.width, height: head.height, png });
+    Ok(Page { number, text, picture, warnings })
+}
+
+/// Somebody asks for a page.
+struct Asking<'a>(&'a RefCell<Stats>);
+
+impl<'a> Asking<'a> {
+    fn new(stats: &'a RefCell<Stats>) -> Asking<'a> {
+        stats.borrow_mut().asking += 1;
+        Asking(stats)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().asking -= 1;
+    }
+}
+
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Document")
+            .field("path", &self.path)
+            .field("pages", &self.about.pages)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! The child, seen from the parent: asked one thing at a time, within a time limit, and ended when it does not answer.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use tidegate_loop::net::UnixStream;
+use tidegate_loop::process::{Child, Command, ProcessError, Stdio};
+use tidegate_loop::timeout;
+
+use crate::child::MARK;
+use crate::error::Fault;
+use crate::reader::{Limits, Reader};
+use crate::wire::{self, PREFIX_BYTES, Reply, Request};
+
+/// How much is read of what the child has to say about its end.
+const LAST_WORDS_BYTES_MAX: usize = 4096;
+
+/// A running child and the way to talk to it. Dropped, it is killed.
+pub(crate) struct Worker {
+    child: Child,
+    socket: UnixStream,
+}
+
+/// Why there is no answer. What it means is known when the child has ended.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    TimedOut(Duration),
+    /// It said so itself.
+    Said(Fault),
+    /// The connection ended, or what came over it makes no sense.
+    Lost(io::Error),
+}
+
+impl Trouble {
+    pub(crate) fn out_of_turn() -> Trouble {
+        Trouble::Lost(io::Error::new(io::ErrorKind::InvalidData, "it answered what was not asked"))
+    }
+}
+
+impl Worker {
+    pub(crate) fn start(reader: &Reader) -> Result<Worker, ProcessError> {
+        let (program, args) = reader.command();
+        let failed = |source| ProcessError::Io { program: program.display().to_string(), action: "talk to", source };
+        let (near, far) = StdUnixStream::pair().map_err(failed)?;
+        let child = Command::new(program)
+            .args(args)
+            .env(MARK, "1")
+            // Each arena would reserve address space, which is what is limited.
+            .env("MALLOC_ARENA_MAX", "1")
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // Ctrl-C is for the parent, who ends its children in order.
+            .own_group(true)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Worker { child, socket: UnixStream::from_std(near).map_err(failed)? })
+    }
+
+    /// Asks one thing. After anything but an answer, [`end`](Self::end) it. The time is added to `busy`, also when this is
+    /// dropped.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Request,
+        body: &[u8],
+        limit: Duration,
+        busy: &Cell<Duration>,
+    ) -> Result<(Reply, Vec<u8>), Trouble> {
+        let _busy = Busy { since: Instant::now(), total: busy };
+        match timeout(limit, self.exchange(request, body)).await {
+            Ok(Ok((Reply::Fault(fault), _))) => Err(Trouble::Said(fault)),
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(Trouble::Lost(error)),
+            Err(_) => Err(Trouble::TimedOut(limit)),
+        }
+    }
+
+    async fn exchange(&mut self, request: &Request, body: &[u8]) -> io::Result<(Reply, Vec<u8>)> {
+        let mut frame = wire::head(request, body.len())?;
+        frame.extend_from_slice(body);
+        self.socket.write_all(&frame).await?;
+        let mut prefix = [0; PREFIX_BYTES];
+        self.socket.read_exact(&mut prefix).await?;
+        let (head_bytes, body_bytes) = wire::lengths(prefix)?;
+        let mut head = vec![0; head_bytes];
+        self.socket.read_exact(&mut head).await?;
+        let mut body = vec![0; body_bytes];
+        self.socket.read_exact(&mut body).await?;
+        Ok((wire::parse(&head)?, body))
+    }
+
+    /// Ends the child and finds out what was the matter with it.
+    pub(crate) async fn end(mut self, trouble: Trouble, limits: &Limits) -> Fault {
+        // Where the connection has ended the child ends, too, and says why. What lives on is killed.
+        let how = match trouble {
+            Trouble::Lost(error) if error.kind() != io::ErrorKind::InvalidData => None,
+            other => Some(other),
+        };
+        if how.is_some() {
+            let _ = self.child.kill();
+        }
+        let ended = timeout(limits.page_time, self.child.wait()).await;
+        match (how, ended) {
+            (Some(Trouble::TimedOut(limit)), _) => Fault::TimedOut { limit },
+            (Some(Trouble::Said(fault)), _) => fault,
+            (Some(Trouble::Lost(error)), _) => Fault::Ended { how: error.to_string() },
+            (None, Ok(Ok(status))) => {
+                let words = self.last_words().await;
+                fault_of(status, &words, limits)
+            }
+            (None, Ok(Err(error))) => Fault::Ended { how: error.to_string() },
+            // Dropped here, it is killed.
+            (None, Err(_)) => Fault::TimedOut { limit: limits.page_time },
+        }
+    }
+
+    /// What is in the pipe of a child that has ended.
+    async fn last_words(&mut self) -> String {
+        let Some(stderr) = &self.child.stderr else { return String::new() };
+        let (mut words, mut chunk) = (Vec::new(), [0; 1024]);
+        while words.len() < LAST_WORDS_BYTES_MAX {
+            match poll_fn(|cx| stderr.poll_read(cx, &mut chunk)).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => words.extend_from_slice(&chunk[..count]),
+            }
+        }
+        String::from_utf8_lossy(&words).into_owned()
+    }
+}
+
+/// What an end means. The messages are those of Rust's runtime, which says them before it aborts.
+fn fault_of(status: ExitStatus, last_words: &str, limits: &Limits) -> Fault {
+    const KILLED: i32 = 9;
+    const CPU_TIME: i32 = 24;
+    if last_words.contains("memory allocation of") {
+        return Fault::Memory { limit: limits.memory_bytes };
+    }
+    if last_words.contains("overflowed its stack") {
+        return Fault::Nesting;
+    }
+    match (status.signal(), status.code()) {
+        (Some(CPU_TIME), _) => Fault::TimedOut { limit: limits.document_time },
+        (Some(KILLED), _) => Fault::Ended { how: "somebody killed it; perhaps the system is out of memory".to_owned() },
+        (Some(signal), _) => Fault::Ended { how: format!("by signal {signal}; {}", first_line(last_words)) },
+        (None, Some(0)) => Fault::Ended {
+            how: "it did not answer; does its main begin with tidegate_pdf::child::main_if_asked()?".to_owned(),
+        },
+        (None, code) => Fault::Ended { how: format!("with code {}; {}", code.unwrap_or(-1), first_line(last_words)) },
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing")
+}
+
+/// Adds the time that passes until it is dropped.
+struct Busy<'a> {
+    since: Instant,
+    total: &'a Cell<Duration>,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() + self.since.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtimes_last_words_say_what_was_the_matter() {
+        let (abort, limits) = (ExitStatus::from_raw(6), Limits::default());
+        let memory = fault_of(abort, "memory allocation of 99 bytes failed\n", &limits);
+        assert_eq!(memory, Fault::Memory { limit: limits.memory_bytes });
+        let nesting = fault_of(abort, "\nthread 'pdf' (7) has overflowed its stack\n", &limits);
+        assert_eq!(nesting, Fault::Nesting);
+        assert_eq!(fault_of(ExitStatus::from_raw(24), "", &limits), Fault::TimedOut { limit: limits.document_time });
+        let other = fault_of(ExitStatus::from_raw(11), "", &limits);
+        assert_eq!(other, Fault::Ended { how: "by signal 11; it said nothing".to_owned() });
+    }
+}
