@@ -148,9 +148,8 @@ impl Document {
 
     async fn restart(&self, page: u32) -> Result<Worker, PageError> {
         self.stats.borrow_mut().children += 1;
-        let (worker, about) = start(&self.reader, &self.path, &self.busy)
-            .await
-            .map_err(|source| PageError::Reopen { page, source })?;
+        let (worker, about) =
+            start(&self.reader, &self.path, &self.busy).await.map_err(|source| PageError::Reopen { page, source })?;
         if about != self.about {
             return Err(PageError::Changed { path: self.path.clone() });
         }

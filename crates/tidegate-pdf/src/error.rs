@@ -92,7 +92,9 @@ impl fmt::Display for OpenError {
             OpenError::Empty { .. } => write!(f, "{path} has no pages"),
             OpenError::Encrypted { wrong: false, .. } => write!(f, "{path} is encrypted: give its password"),
             OpenError::Encrypted { wrong: true, .. } => write!(f, "{path} is encrypted with another password"),
-            OpenError::Broken { why, .. } => write!(f, "{path} is broken: {why}; get it again, or print it to a new PDF"),
+            OpenError::Broken { why, .. } => {
+                write!(f, "{path} is broken: {why}; get it again, or print it to a new PDF")
+            }
             OpenError::Failed { fault, .. } => write!(f, "{path} cannot be opened: {fault}"),
             OpenError::NoChild { source, .. } => write!(f, "{path} cannot be read in a process of its own: {source}"),
         }

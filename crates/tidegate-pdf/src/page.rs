@@ -134,7 +134,9 @@ impl fmt::Display for Warning {
                 write!(f, "the font {font} is not in the file: install {install} to see its characters in pictures")
             }
             Warning::FontUnusable => f.write_str("a font in the file cannot be used; its characters are missing"),
-            Warning::ImageUnusable => f.write_str("an image in the file cannot be decoded; it is missing in the picture"),
+            Warning::ImageUnusable => {
+                f.write_str("an image in the file cannot be decoded; it is missing in the picture")
+            }
             Warning::TextCut { glyphs } => write!(f, "only the first {glyphs} glyphs of the page were read"),
         }
     }

@@ -23,11 +23,7 @@ pub struct Limits {
 impl Default for Limits {
     /// 1 GiB, 20 s, 10 minutes.
     fn default() -> Limits {
-        Limits {
-            memory_bytes: 1 << 30,
-            page_time: Duration::from_secs(20),
-            document_time: Duration::from_secs(600),
-        }
+        Limits { memory_bytes: 1 << 30, page_time: Duration::from_secs(20), document_time: Duration::from_secs(600) }
     }
 }
 

@@ -20,16 +20,33 @@ const BODY_BYTES_MAX: usize = (PICTURE_PX_MAX * PICTURE_PX_MAX * 4) as usize + (
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first: bounds itself, then opens the file.
-    Open { password: Option<String>, memory_bytes: u64, cpu: Duration },
-    Page { number: u32, text: bool, picture_px: Option<u32> },
+    Open {
+        password: Option<String>,
+        memory_bytes: u64,
+        cpu: Duration,
+    },
+    Page {
+        number: u32,
+        text: bool,
+        picture_px: Option<u32>,
+    },
 }
 
 /// From the child. The body of `Page` is the text, then the picture.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    Opened { stamp: Stamp, pages: u32, title: Option<String>, warnings: Vec<Warning> },
+    Opened {
+        stamp: Stamp,
+        pages: u32,
+        title: Option<String>,
+        warnings: Vec<Warning>,
+    },
     Refused(Refusal),
-    Page { text: Option<TextHead>, picture: Option<PictureHead>, warnings: Vec<Warning> },
+    Page {
+        text: Option<TextHead>,
+        picture: Option<PictureHead>,
+        warnings: Vec<Warning>,
+    },
     /// The last: the child ends.
     Fault(Fault),
 }

@@ -30,7 +30,9 @@ pub(super) fn open(path: Vec<u8>, password: Option<&str>, memory_bytes: u64) -> 
         return Err(Refusal::NotPdf);
     }
     let pdf = Pdf::new_with_password(bytes, password.unwrap_or_default()).map_err(|error| match error {
-        LoadPdfError::Decryption(DecryptionError::PasswordProtected) => Refusal::Encrypted { wrong: password.is_some() },
+        LoadPdfError::Decryption(DecryptionError::PasswordProtected) => {
+            Refusal::Encrypted { wrong: password.is_some() }
+        }
         LoadPdfError::Decryption(DecryptionError::UnsupportedAlgorithm) => {
             Refusal::Broken { why: "its encryption is not supported".to_owned() }
         }
