@@ -1,0 +1,552 @@
+//! One request, from its estimate to its answer: let in by the gate, sent, listened to, tried again by the class of its
+//! error, settled by what the answer says it cost. Whoever has requests for an LLM server sends them through this.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Uri};
+use serde_json::Value;
+use tidegate_http::{Body, Client, Timeouts};
+use tidegate_limit::feedback::{Listener, Verdict};
+use tidegate_limit::{Backoff, Gate, Lease, Scope};
+use tidegate_loop::sleep;
+
+use crate::call_error::CallError;
+use crate::estimate::Estimate;
+use crate::key::ApiKey;
+use crate::provider::{Dialect, Unreadable, excerpt};
+use crate::question::Usage;
+
+/// An answer longer than this is not an answer.
+const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// A request for the server.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The path below the caller's base URL, with its leading slash.
+    pub path: String,
+    /// The body, JSON.
+    pub body: Bytes,
+    /// What it will cost, at the most.
+    pub estimate: Estimate,
+    /// What the server counts when it admits the request, though the answer turn out shorter: it is never settled below.
+    pub admitted_tokens: u64,
+}
+
+impl Call {
+    /// A request with that body.
+    #[must_use]
+    pub fn new(path: impl Into<String>, body: Bytes, estimate: Estimate) -> Call {
+        Call { path: path.into(), body, estimate, admitted_tokens: 0 }
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Reply<T> {
+    /// What the reader made of the body.
+    pub value: T,
+    /// The answer's status; a success.
+    pub status: u16,
+    /// What it cost, if the server says so.
+    pub usage: Option<Usage>,
+    /// Requests that were sent for it, this one included.
+    pub attempts: u32,
+    /// The server's name for it.
+    pub request_id: Option<String>,
+    /// From sent to answered, the last time.
+    pub took: Duration,
+}
+
+/// How often something is tried again, by the class of its error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// For connections that fail, time-outs, servers' faults and overload: delays with full jitter.
+    pub backoff: Backoff,
+    /// For refusals by a limit (429): the gate waits as long as the server says, or backs off. One that is refused that
+    /// often is a limit that nobody was told of.
+    pub throttled_max: u32,
+    /// For answers that make no sense; each of them is paid for.
+    pub garbled_max: u32,
+}
+
+impl Default for Retries {
+    fn default() -> Retries {
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(5);
+        Retries { backoff, throttled_max: 20, garbled_max: 2 }
+    }
+}
+
+/// What a caller has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallerStats {
+    /// Requests sent.
+    pub sent: u64,
+    /// Of those, answered with success.
+    pub answered: u64,
+    /// Of those, refused by a limit.
+    pub throttled: u64,
+    /// Of those, failed in a way that passes.
+    pub failed: u64,
+    /// Tokens that the answers say were counted.
+    pub usage: Usage,
+}
+
+/// Sends requests to one server, within a gate.
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tidegate_batch::{Call, Caller, Dialect, Estimate};
+/// use tidegate_http::serve;
+/// use tidegate_limit::{Gate, Limit};
+/// use tidegate_loop::{net::TcpListener, run, spawn};
+///
+/// run(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+///     let base = format!("http://{}/v1", listener.local_addr().unwrap());
+///     let answer = r#"{"usage":{"prompt_tokens":9,"completion_tokens":4}}"#;
+///     let server = spawn(serve(listener, Router::new().route("/v1/echo", post(move || async move { answer }))).run());
+///
+///     let gate = Gate::builder().limit(Limit::rpm(60)).limit(Limit::tpm(1_000)).build().unwrap();
+///     let caller = Caller::new(&gate, Dialect::OpenAi, &base).unwrap();
+///     let call = Call::new("/echo", "{}".into(), Estimate { input_tokens: 20, output_tokens: 100 });
+///     let reply = caller.call_json(gate.unscoped(), &call).await.unwrap();
+///     assert_eq!(reply.usage.unwrap().total(), 13);
+///     assert_eq!(gate.stats().limit("tpm").unwrap().used, 13); // settled: 120 had been booked
+///     server.cancel();
+/// })
+/// .unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Caller {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    gate: Gate,
+    listener: Listener,
+    client: Client,
+    dialect: Dialect,
+    /// Without a slash at the end.
+    base: String,
+    key: Option<ApiKey>,
+    headers: HeaderMap,
+    retries: Retries,
+    timeouts: Timeouts,
+    random: RefCell<fastrand::Rng>,
+    stats: Cell<CallerStats>,
+}
+
+/// The base URL makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadBaseUrl {
+    url: String,
+    reason: String,
+}
+
+impl fmt::Display for BadBaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} cannot be a server's address: {}; one looks like https://api.openai.com/v1",
+            self.url, self.reason
+        )
+    }
+}
+
+impl std::error::Error for BadBaseUrl {}
+
+impl Caller {
+    /// A caller to the server at `base`, without a key.
+    ///
+    /// # Errors
+    /// [`BadBaseUrl`].
+    pub fn new(gate: &Gate, dialect: Dialect, base: &str) -> Result<Caller, BadBaseUrl> {
+        let bad = |reason: &str| BadBaseUrl { url: base.into(), reason: reason.into() };
+        let base = base.trim_end_matches('/');
+        let uri: Uri = base.parse().map_err(|_| bad("it is no URL"))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(bad("it must begin with http:// or https://"));
+        }
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(bad("it names no host"));
+        }
+        let inner = Inner {
+            gate: gate.clone(),
+            listener: Listener::new(gate, dialect.feedback()),
+            client: Client::new(),
+            dialect,
+            base: base.into(),
+            key: None,
+            headers: headers(dialect, None),
+            retries: Retries::default(),
+            timeouts: Timeouts { total: Some(Duration::from_secs(300)), ..Timeouts::default() },
+            random: RefCell::new(fastrand::Rng::new()),
+            stats: Cell::default(),
+        };
+        Ok(Caller { inner: Rc::new(inner) })
+    }
+
+    /// The same with a key. To be called before the caller is cloned or used, like everything that begins with `with`.
+    #[must_use]
+    pub fn with_key(self, key: Option<ApiKey>) -> Caller {
+        self.with(|inner| {
+            inner.headers = headers(inner.dialect, key.as_ref());
+            inner.key = key;
+        })
+    }
+
+    /// The same with another HTTP client: other connections, proxies, authorities.
+    #[must_use]
+    pub fn with_client(self, client: Client) -> Caller {
+        self.with(|inner| inner.client = client)
+    }
+
+    /// The same with other retries.
+    #[must_use]
+    pub fn with_retries(self, retries: Retries) -> Caller {
+        self.with(|inner| inner.retries = retries)
+    }
+
+    /// The same with another limit for each request, from the connection to the end of the answer; five minutes unless
+    /// set.
+    #[must_use]
+    pub fn with_timeout(self, total: Duration) -> Caller {
+        self.with(|inner| inner.timeouts = Timeouts { total: Some(total), ..Timeouts::default() })
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Caller {
+        change(Rc::get_mut(&mut self.inner).expect("set up before it is shared"));
+        self
+    }
+
+    /// The gate that its requests go through.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.inner.gate
+    }
+
+    /// What the server speaks.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        self.inner.dialect
+    }
+
+    /// The server's address, without a slash at the end.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        &self.inner.base
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> CallerStats {
+        self.inner.stats.get()
+    }
+
+    /// Sends a request, within `scope`; the answer has to be JSON.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    ///
+    /// # Cancel safety
+    /// As [`call`](Self::call).
+    pub async fn call_json(&self, scope: &Scope, call: &Call) -> Result<Reply<Value>, CallError> {
+        self.call(scope, call, |body| {
+            serde_json::from_slice(body)
+                .map_err(|error| Unreadable::Garbled(format!("it is not JSON ({error}): {}", excerpt(body))))
+        })
+        .await
+    }
+
+    /// Sends a request, within `scope`, and has its answer read by `read`. It is sent again as often as [`Retries`] allow,
+    /// each time through the gate; nothing is held while it waits.
+    ///
+    /// # Errors
+    /// [`CallError`], when there have been enough attempts.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, nothing has happened; dropped after the request was sent, that counts and its answer is
+    /// lost.
+    pub async fn call<T>(
+        &self,
+        scope: &Scope,
+        call: &Call,
+        read: impl Fn(&[u8]) -> Result<T, Unreadable>,
+    ) -> Result<Reply<T>, CallError> {
+        let inner = &*self.inner;
+        let mut tries = Tries::default();
+        loop {
+            let cost = inner.dialect.cost(call.estimate.input_tokens, call.estimate.output_tokens);
+            let lease = inner.gate.enter(scope, cost).await?;
+            tries.attempts += 1;
+            let failure = match inner.exchange(lease, call).await {
+                Ok(answered) => match inner.judge(&answered, &read, &mut tries)? {
+                    Judged::Served(value) => {
+                        let Answered { status, usage, request_id, took, .. } = answered;
+                        return Ok(Reply { value, status, usage, attempts: tries.attempts, request_id, took });
+                    }
+                    Judged::Throttled => continue,
+                    Judged::Again(failure) => failure,
+                },
+                Err(error) => {
+                    inner.count(|stats| stats.failed += 1);
+                    Failure { reason: error.to_string(), delay: None }
+                }
+            };
+            let random = inner.random.borrow_mut().u64(..);
+            let Some(delay) = inner.retries.backoff.delay(tries.failed, random, failure.delay) else {
+                return Err(CallError::Unavailable { attempts: tries.attempts, reason: failure.reason });
+            };
+            tries.failed += 1;
+            tracing::debug!(reason = failure.reason, ?delay, "trying again");
+            sleep(delay).await;
+        }
+    }
+}
+
+/// Attempts so far, by how they ended.
+#[derive(Default)]
+struct Tries {
+    attempts: u32,
+    failed: u32,
+    throttled: u32,
+    garbled: u32,
+}
+
+struct Failure {
+    reason: String,
+    delay: Option<Duration>,
+}
+
+enum Judged<T> {
+    Served(T),
+    /// The gate has been told; it waits as long as need be.
+    Throttled,
+    Again(Failure),
+}
+
+/// A response, read to its end.
+struct Answered {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+    usage: Option<Usage>,
+    request_id: Option<String>,
+    took: Duration,
+    /// Held until the answer is judged: what it says about limits comes before the next is let in.
+    _lease: Rc<RefCell<Lease>>,
+}
+
+impl Inner {
+    fn count(&self, change: impl FnOnce(&mut CallerStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// One request, under its lease, which is settled when this returns.
+    async fn exchange(&self, lease: Lease, call: &Call) -> Result<Answered, tidegate_http::Error> {
+        let lease = Rc::new(RefCell::new(lease));
+        let sent = Rc::new(Cell::new(None));
+        let body = OnTheWire {
+            bytes: Some(call.body.clone()),
+            first: Some({
+                let (lease, sent) = (Rc::clone(&lease), Rc::clone(&sent));
+                Box::new(move || {
+                    sent.set(Some(Instant::now()));
+                    lease.borrow_mut().sent();
+                })
+            }),
+        };
+        let mut request = http::Request::new(Body::sized_stream(call.body.len() as u64, body));
+        *request.method_mut() = Method::POST;
+        let url = format!("{}{}", self.base, call.path);
+        *request.uri_mut() = match url.parse() {
+            Ok(uri) => uri,
+            // Let the client say what is wrong with it.
+            Err(_) => return self.client.get(&url).await.map(|_| unreachable!("it does not parse")),
+        };
+        *request.headers_mut() = self.headers.clone();
+        request.extensions_mut().insert(self.timeouts);
+        self.count(|stats| stats.sent += 1);
+        let response = self.client.request(request).await?;
+        lease.borrow_mut().answered();
+        let (head, body) = response.into_parts();
+        let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
+        let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
+        let status = head.status.as_u16();
+        let usage = head
+            .status
+            .is_success()
+            .then(|| serde_json::from_slice::<Value>(&body).ok())
+            .flatten()
+            .and_then(|body| self.dialect.usage(&body));
+        if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
+            let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
+            lease.borrow_mut().settle(self.dialect.cost(input, usage.output_tokens));
+            self.count(|stats| stats.usage += usage);
+        }
+        let request_id = ["x-request-id", "request-id"]
+            .iter()
+            .find_map(|name| head.headers.get(*name)?.to_str().ok().map(Into::into));
+        Ok(Answered { status, headers: head.headers, body, usage, request_id, took, _lease: lease })
+    }
+
+    /// What follows from an answer: for everybody, which the gate is told, and for this request.
+    fn judge<T>(
+        &self,
+        answered: &Answered,
+        read: &impl Fn(&[u8]) -> Result<T, Unreadable>,
+        tries: &mut Tries,
+    ) -> Result<Judged<T>, CallError> {
+        let Answered { status, headers, body, took, .. } = answered;
+        let now = self.listener.now();
+        let sent = now.checked_sub(*took).unwrap_or(now);
+        let feedback = self.listener.on_answer(sent, *status, headers, body);
+        match feedback.verdict {
+            Verdict::Proceed => match read(body) {
+                Ok(value) => {
+                    self.count(|stats| stats.answered += 1);
+                    return Ok(Judged::Served(value));
+                }
+                Err(Unreadable::Declined(reason)) => {
+                    self.count(|stats| stats.answered += 1);
+                    return Err(CallError::Declined { reason });
+                }
+                Err(Unreadable::Garbled(reason)) => {
+                    tries.garbled += 1;
+                    self.count(|stats| stats.failed += 1);
+                    if tries.garbled > self.retries.garbled_max {
+                        return Err(CallError::Garbled { attempts: tries.attempts, reason });
+                    }
+                    return Ok(Judged::Again(Failure { reason, delay: None }));
+                }
+            },
+            Verdict::Wait { .. } | Verdict::BackOff { .. } => {
+                tries.throttled += 1;
+                self.count(|stats| stats.throttled += 1);
+                if tries.throttled > self.retries.throttled_max {
+                    let reason = format!("refused by a limit each time ({status}): {}", self.message(body));
+                    return Err(CallError::Unavailable { attempts: tries.attempts, reason });
+                }
+                tracing::info!(status, "refused by a limit; the gate waits");
+                return Ok(Judged::Throttled);
+            }
+            Verdict::Park { until, .. } => {
+                self.count(|stats| stats.throttled += 1);
+                tracing::warn!(%until, "a day's quota is used up; waiting for the next");
+                return Ok(Judged::Throttled);
+            }
+            Verdict::TooLarge { requested, limit } => {
+                let known = requested.zip(limit).map(|(requested, limit)| format!(" ({requested} against {limit})"));
+                let known = known.unwrap_or_default();
+                return Err(CallError::TooLarge {
+                    reason: format!("the server's limit{known}: {}", self.message(body)),
+                });
+            }
+            Verdict::Stop(stop) => return Err(CallError::Shut { reason: stop.to_string() }),
+            Verdict::Overloaded { delay } => {
+                self.count(|stats| stats.failed += 1);
+                return Ok(Judged::Again(Failure { reason: format!("the server is overloaded ({status})"), delay }));
+            }
+            _ => {}
+        }
+        let status = *status;
+        self.count(|stats| stats.failed += 1);
+        if matches!(status, 408 | 500..=599) {
+            let reason = format!("the server failed ({status}): {}", self.message(body));
+            return Ok(Judged::Again(Failure { reason, delay: None }));
+        }
+        if status == 401 || (status == 400 && contains(body, b"API_KEY_INVALID")) {
+            return Err(self.shut(self.wrong_key(status, body)));
+        }
+        Err(CallError::Refused { status, message: self.message(body), body: body.clone() })
+    }
+
+    /// Tells everybody who waits: none of them would fare better.
+    fn shut(&self, reason: String) -> CallError {
+        if let Some(limit) = self.gate.stats().limits.first() {
+            let _ = self.gate.shut(&limit.name, reason.as_str());
+        }
+        CallError::Shut { reason }
+    }
+
+    fn wrong_key(&self, status: u16, body: &[u8]) -> String {
+        let said = self.message(body);
+        match &self.key {
+            Some(key) => format!(
+                "{} does not accept the key from {} ({status}): {said}; correct it and run the same command again",
+                self.base,
+                key.origin()
+            ),
+            None => format!(
+                "{} wants a key ({status}): {said}; set {} or use --api-key-file, and run the same command again",
+                self.base,
+                self.dialect.default_key_variable()
+            ),
+        }
+    }
+
+    /// What an error's body says, in a line, and without the key.
+    fn message(&self, body: &[u8]) -> String {
+        let value: Option<Value> = serde_json::from_slice(body).ok();
+        let said = value.as_ref().and_then(|value| {
+            let error = value.get("error").or_else(|| value.pointer("/0/error")).unwrap_or(value);
+            error.as_str().or_else(|| error.get("message")?.as_str()).map(str::to_owned)
+        });
+        let line = excerpt(said.as_deref().map_or(body, str::as_bytes));
+        match (&self.key, line.is_empty()) {
+            (_, true) => "(no message)".into(),
+            (Some(key), _) => key.redact(&line),
+            (None, _) => line,
+        }
+    }
+}
+
+fn headers(dialect: Dialect, key: Option<&ApiKey>) -> HeaderMap {
+    let json = HeaderValue::from_static("application/json");
+    let fixed = [(CONTENT_TYPE, json.clone()), (ACCEPT, json)];
+    fixed.into_iter().chain(dialect.headers(key)).collect()
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// A body that tells when it is first asked for: that is when the request leaves, connections made and all.
+struct OnTheWire {
+    bytes: Option<Bytes>,
+    first: Option<Box<dyn FnOnce()>>,
+}
+
+impl Stream for OnTheWire {
+    type Item = Result<Bytes, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(first) = self.first.take() {
+            first();
+        }
+        Poll::Ready(self.bytes.take().map(Ok))
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("dialect", &self.inner.dialect)
+            .field("base", &self.inner.base)
+            .field("key", &self.inner.key)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! OpenAI's chat completions.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use super::{Parameters, Unreadable, count, text};
+use crate::question::{Answer, Finish, Question, Usage};
+
+pub(super) fn body(question: &Question, parameters: &Parameters) -> Value {
+    let text = question.to_text();
+    let content = match &question.picture {
+        None => Value::String(text),
+        Some(picture) => {
+            let url = format!("data:image/png;base64,{}", STANDARD.encode(&picture.png));
+            json!([{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}])
+        }
+    };
+    let mut body = Map::new();
+    body.insert("model".into(), json!(parameters.model));
+    body.insert("messages".into(), json!([{"role": "user", "content": content}]));
+    if let Some(max_tokens) = parameters.max_tokens {
+        body.insert("max_tokens".into(), json!(max_tokens));
+    }
+    if let Some(temperature) = parameters.temperature {
+        body.insert("temperature".into(), json!(temperature));
+    }
+    Value::Object(body)
+}
+
+pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
+    let garbled = |what: &str| Unreadable::Garbled(format!("{what}: {}", super::excerpt(body.to_string().as_bytes())));
+    let choice = body.pointer("/choices/0").ok_or_else(|| garbled("it has no choices"))?;
+    let reason = text(choice, "finish_reason");
+    if reason == Some("content_filter") {
+        return Err(Unreadable::Declined("the provider's content filter stopped the answer".into()));
+    }
+    let message = choice.get("message").ok_or_else(|| garbled("its first choice has no message"))?;
+    if let Some(refusal) = text(message, "refusal").filter(|refusal| !refusal.is_empty()) {
+        return Err(Unreadable::Declined(format!("the model declined: {refusal}")));
+    }
+    let said = match message.get("content") {
+        Some(Value::String(said)) => said.clone(),
+        // Some servers answer in parts.
+        Some(Value::Array(parts)) => parts.iter().filter_map(|part| text(part, "text")).collect(),
+        _ => return Err(garbled("its message has no content")),
+    };
+    if said.trim().is_empty() {
+        return Err(match reason {
+            Some("length") => Unreadable::Declined(
+                "the answer was cut off before a word of it was there: allow more tokens (--max-tokens)".into(),
+            ),
+            _ => garbled("its message is empty"),
+        });
+    }
+    Ok(Answer {
+        text: said,
+        usage: usage(body).unwrap_or_default(),
+        finish: if reason == Some("length") { Finish::Truncated } else { Finish::Complete },
+        model: text(body, "model").map(Into::into),
+    })
+}
+
+pub(super) fn usage(body: &Value) -> Option<Usage> {
+    let usage = body.get("usage").filter(|usage| usage.is_object())?;
+    let input_tokens = count(usage, "prompt_tokens");
+    // What some servers think is in the total alone.
+    let output_tokens =
+        count(usage, "completion_tokens").max(count(usage, "total_tokens").saturating_sub(input_tokens));
+    Some(Usage { input_tokens, output_tokens })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Picture;
+
+    fn parameters() -> Parameters {
+        Parameters { model: "gpt-4o-mini".into(), max_tokens: Some(300), temperature: None }
+    }
+
+    #[test]
+    fn a_text_is_a_plain_message() {
+        let question = Question { prompt: "Explain.".into(), page: 1, text: "Tides.".into(), ..Question::default() };
+        let body = body(&question, &parameters());
+        assert_eq!(body["model"], "gpt-4o-mini");
+        assert_eq!(body["max_tokens"], 300);
+        assert_eq!(body.get("temperature"), None);
+        assert_eq!(body["messages"][0]["role"], "user");
+        assert!(body["messages"][0]["content"].as_str().unwrap().contains("Tides."));
+    }
+
+    #[test]
+    fn a_picture_is_a_data_url_beside_the_text() {
+        let picture = Picture { png: bytes::Bytes::from_static(b"\x89PNG"), width: 1, height: 1 };
+        let question = Question { picture: Some(picture), ..Question::default() };
+        let body = body(&question, &parameters());
+        let parts = &body["messages"][0]["content"];
+        assert_eq!(parts[0]["type"], "text");
+        assert_eq!(parts[1]["image_url"]["url"], "data:image/png;base64,iVBORw==");
+    }
+
+    #[test]
+    fn an_answer_and_what_it_cost_are_read() {
+        let body = json!({
+            "id": "chatcmpl-1", "model": "gpt-4o-mini-2024-07-18",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "It is about tides."}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 19, "completion_tokens": 10, "total_tokens": 29}
+        });
+        let answer = answer(&body).unwrap();
+        assert_eq!(answer.text, "It is about tides.");
+        assert_eq!(answer.usage, Usage { input_tokens: 19, output_tokens: 10 });
+        assert_eq!(answer.finish, Finish::Complete);
+        assert_eq!(answer.model.as_deref(), Some("gpt-4o-mini-2024-07-18"));
+    }
+
+    #[test]
+    fn what_is_no_explanation_is_told_by_what_to_do_about_it() {
+        let with = |message: Value, reason: &str| json!({"choices": [{"message": message, "finish_reason": reason}]});
+        let declined = [
+            with(json!({"content": ""}), "content_filter"),
+            with(json!({"content": null, "refusal": "I cannot"}), "stop"),
+            with(json!({"content": ""}), "length"),
+        ];
+        for body in declined {
+            assert!(matches!(answer(&body), Err(Unreadable::Declined(_))), "{body}");
+        }
+        assert!(matches!(answer(&with(json!({"content": "  "}), "stop")), Err(Unreadable::Garbled(_))));
+        let cut = with(json!({"content": [{"type": "text", "text": "It is"}]}), "length");
+        assert_eq!(answer(&cut).unwrap().finish, Finish::Truncated);
+    }
+}

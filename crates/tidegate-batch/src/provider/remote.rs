@@ -1,0 +1,86 @@
+//! A server that explains, in whichever dialect.
+
+use tidegate_limit::Scope;
+
+use super::{Asked, Asking, Dialect, Parameters, Provider};
+use crate::caller::{Call, Caller};
+use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
+use crate::question::Question;
+
+/// A provider behind an address.
+#[derive(Debug)]
+pub struct Remote {
+    caller: Caller,
+    parameters: Parameters,
+    identity: String,
+    pictures: bool,
+}
+
+impl Remote {
+    /// Asks through `caller`.
+    #[must_use]
+    pub fn new(caller: Caller, parameters: Parameters) -> Remote {
+        let identity = format!(
+            "{} {} {} max_tokens={:?} temperature={:?}",
+            caller.dialect().name(),
+            caller.base_url(),
+            parameters.model,
+            parameters.max_tokens,
+            parameters.temperature
+        );
+        Remote { caller, parameters, identity, pictures: true }
+    }
+
+    /// Whether the model takes pictures; it does unless set.
+    #[must_use]
+    pub fn with_pictures(mut self, pictures: bool) -> Remote {
+        self.pictures = pictures;
+        self
+    }
+
+    /// Through whom it asks.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    fn call(&self, question: &Question) -> Call {
+        let dialect = self.caller.dialect();
+        let estimate = self.estimate(question);
+        let admitted_tokens = match (dialect, self.parameters.max_tokens) {
+            // Counted when the request comes, and not given back.
+            (Dialect::OpenAi, Some(max_tokens)) => u64::from(max_tokens),
+            _ => 0,
+        };
+        let body = dialect.body(question, &self.parameters);
+        Call { admitted_tokens, ..Call::new(dialect.path(&self.parameters.model), body, estimate) }
+    }
+}
+
+impl Provider for Remote {
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    fn model(&self) -> &str {
+        &self.parameters.model
+    }
+
+    fn takes_pictures(&self) -> bool {
+        self.pictures
+    }
+
+    fn estimate(&self, question: &Question) -> Estimate {
+        let output_tokens = self.parameters.max_tokens.map_or(ANSWER_TOKENS, u64::from);
+        Estimate { input_tokens: tokens_of_question(question), output_tokens }
+    }
+
+    fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
+        Box::pin(async move {
+            let call = self.call(question);
+            let dialect = self.caller.dialect();
+            let reply = self.caller.call(scope, &call, |body| dialect.answer(body)).await?;
+            Ok(Asked::new(reply.value, reply.attempts))
+        })
+    }
+}
