@@ -1,0 +1,182 @@
+//! How a server is made.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::error::StartError;
+use crate::fault::{Counting, Fault, Faults, Refusals};
+use crate::latency::Latency;
+use crate::server::{self, Handle};
+use crate::text::ANSWER_WORDS;
+use crate::window::Limit;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) rpm: Option<Limit>,
+    pub(crate) tpm: Option<Limit>,
+    pub(crate) rpd: Option<Limit>,
+    pub(crate) concurrency: Option<u64>,
+    pub(crate) latency: Latency,
+    pub(crate) faults: Faults,
+    pub(crate) script: Vec<Option<Fault>>,
+    pub(crate) refusals: Refusals,
+    pub(crate) refusals_count: bool,
+    pub(crate) counting: Counting,
+    pub(crate) rate_headers: bool,
+    pub(crate) api_key: Option<String>,
+    /// Empty: any.
+    pub(crate) models: Vec<String>,
+    pub(crate) answer_words: usize,
+    pub(crate) seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            rpm: None,
+            tpm: None,
+            rpd: None,
+            concurrency: None,
+            latency: Latency::Fixed(Duration::ZERO),
+            faults: Faults::none(),
+            script: Vec::new(),
+            refusals: Refusals::default(),
+            refusals_count: false,
+            counting: Counting::default(),
+            rate_headers: true,
+            api_key: None,
+            models: Vec::new(),
+            answer_words: ANSWER_WORDS,
+            seed: 0,
+        }
+    }
+}
+
+/// Builds a server; see [`Server::builder`](crate::Server::builder).
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder serves nobody until it is started"]
+pub struct Builder {
+    config: Config,
+}
+
+impl Builder {
+    /// Where to listen: a free port of this machine unless set.
+    pub fn listen(mut self, address: SocketAddr) -> Builder {
+        self.config.listen = address;
+        self
+    }
+
+    /// Requests a minute.
+    pub fn rpm(mut self, limit: Limit) -> Builder {
+        self.config.rpm = Some(limit);
+        self
+    }
+
+    /// Tokens a minute.
+    pub fn tpm(mut self, limit: Limit) -> Builder {
+        self.config.tpm = Some(limit);
+        self
+    }
+
+    /// Requests a day.
+    pub fn rpd(mut self, limit: Limit) -> Builder {
+        self.config.rpd = Some(limit);
+        self
+    }
+
+    /// Requests at once.
+    pub fn concurrency(mut self, limit: u64) -> Builder {
+        self.config.concurrency = Some(limit);
+        self
+    }
+
+    /// How long an answer takes: no time at all unless set.
+    pub fn latency(mut self, latency: Latency) -> Builder {
+        self.config.latency = latency;
+        self
+    }
+
+    /// What goes wrong, and how often.
+    pub fn faults(mut self, faults: Faults) -> Builder {
+        self.config.faults = faults;
+        self
+    }
+
+    /// What goes wrong with the first requests, one by one; the dice decide about those that follow.
+    pub fn script(mut self, script: impl IntoIterator<Item = Option<Fault>>) -> Builder {
+        self.config.script = script.into_iter().collect();
+        self
+    }
+
+    /// How a 429 looks.
+    pub fn refusals(mut self, refusals: Refusals) -> Builder {
+        self.config.refusals = refusals;
+        self
+    }
+
+    /// Whether refused requests count as well, against the requests a minute. They don't unless told so.
+    pub fn refusals_count(mut self, count: bool) -> Builder {
+        self.config.refusals_count = count;
+        self
+    }
+
+    /// What a request costs of the tokens a minute.
+    pub fn counting(mut self, counting: Counting) -> Builder {
+        self.config.counting = counting;
+        self
+    }
+
+    /// Whether answers carry what is left of the limits. They do unless told otherwise.
+    pub fn rate_headers(mut self, send: bool) -> Builder {
+        self.config.rate_headers = send;
+        self
+    }
+
+    /// The only key that is accepted; any is, or none, unless set.
+    pub fn api_key(mut self, key: impl Into<String>) -> Builder {
+        self.config.api_key = Some(key.into());
+        self
+    }
+
+    /// The models there are; any is unless set.
+    pub fn models<M: Into<String>>(mut self, models: impl IntoIterator<Item = M>) -> Builder {
+        self.config.models = models.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many words of the prompt an answer repeats.
+    pub fn answer_words(mut self, words: usize) -> Builder {
+        self.config.answer_words = words;
+        self
+    }
+
+    /// Where latencies and failures are drawn from: the same seed, the same run.
+    pub fn seed(mut self, seed: u64) -> Builder {
+        self.config.seed = seed;
+        self
+    }
+
+    /// Serves on the running loop.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing was started.
+    ///
+    /// # Panics
+    /// Outside of a running loop.
+    pub async fn start(self) -> Result<Handle, StartError> {
+        server::start(self.config).await
+    }
+
+    /// Serves on a loop of its own, in a thread of its own: clients that are measured do not share their time with it.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_in_thread(self) -> Result<Handle, StartError> {
+        server::start_in_thread(self.config)
+    }
+}

@@ -1,0 +1,71 @@
+//! What is counted, and that it is the same as what clients saw.
+
+use std::time::Duration;
+
+use tidegate_loop::spawn;
+use tidegate_rehearsal::{Latency, Limit, Server};
+
+use crate::support::{ask, on_loop};
+
+#[test]
+fn a_crowd_is_let_in_up_to_the_limit_and_not_one_more() {
+    on_loop(async {
+        let hour = Limit::new(20).per(Duration::from_secs(3_600));
+        let server = Server::builder().rpm(hour).start().await.unwrap();
+        let crowd: Vec<_> = (0..60)
+            .map(|n| {
+                let server = server.clone();
+                spawn(async move { ask(&server, &format!("question {n}")).await.status })
+            })
+            .collect();
+        let mut seen = Vec::new();
+        for one in crowd {
+            seen.push(one.await.unwrap());
+        }
+        assert_eq!(seen.iter().filter(|status| **status == 200).count(), 20);
+        assert_eq!(seen.iter().filter(|status| **status == 429).count(), 40);
+        let stats = server.stats();
+        assert_eq!((stats.answered, stats.refused.rpm, stats.arrived), (20, 40, 60));
+        let rpm = stats.limit("rpm").unwrap();
+        assert_eq!((rpm.worst_window, rpm.worst_offered, rpm.used), (20, 60, 20));
+    });
+}
+
+#[test]
+fn concurrency_is_capped_and_its_peak_recorded() {
+    on_loop(async {
+        let latency = Latency::Fixed(Duration::from_millis(50));
+        let server = Server::builder().concurrency(5).latency(latency).start().await.unwrap();
+        let crowd: Vec<_> = (0..12)
+            .map(|n| {
+                let server = server.clone();
+                spawn(async move { ask(&server, &format!("question {n}")).await.status })
+            })
+            .collect();
+        for one in crowd {
+            one.await.unwrap();
+        }
+        let stats = server.stats();
+        assert_eq!(stats.in_flight_peak, 5);
+        assert_eq!(stats.answered + stats.refused.concurrency, 12);
+        assert!(
+            server
+                .log(12)
+                .iter()
+                .filter(|entry| entry.status == Some(200))
+                .all(|entry| entry.took_us.unwrap() >= 50_000)
+        );
+    });
+}
+
+#[test]
+fn an_unknown_time_zone_and_a_taken_port_are_told() {
+    on_loop(async {
+        let limit = Limit::new(1).window("day:Mars/Olympus".parse().unwrap());
+        let error = Server::builder().rpd(limit).start().await.unwrap_err();
+        assert!(error.to_string().contains("Mars/Olympus"), "{error}");
+        let first = Server::builder().start().await.unwrap();
+        let error = Server::builder().listen(first.addr()).start_in_thread().unwrap_err();
+        assert!(error.to_string().contains(&first.addr().to_string()), "{error}");
+    });
+}

@@ -1,0 +1,6 @@
+//! The server over HTTP, as clients see it.
+
+mod accounting;
+mod faults;
+mod shapes;
+mod support;
