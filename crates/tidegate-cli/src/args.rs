@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{completions, trace};
+use crate::command::{completions, provider, trace};
 
 /// An event loop you can see into, and what is built on it.
 #[derive(Debug, Parser)]
@@ -26,6 +26,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Provider(provider::Args),
     Trace(trace::Args),
     Completions(completions::Args),
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod provider;
 pub(crate) mod trace;
 
 use crate::args::Command;
@@ -15,6 +16,7 @@ pub(crate) enum Done {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
+        Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Trace(args) => trace::run(args).map(|()| Done::All),
         Command::Completions(args) => completions::run(&args).map(|()| Done::All),
     }
