@@ -16,3 +16,4 @@ pub use key::{ApiKey, KeyError};
 pub use provider::local;
 pub use provider::{Asked, Asking, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
+pub mod plan;

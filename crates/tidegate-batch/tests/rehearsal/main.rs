@@ -1,0 +1,3 @@
+//! Plans, JSONL batches, and both against the strict local server.
+
+mod plan;
