@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,11 +23,15 @@ pub trait Broker {
     /// Where this is, without secrets; for start-up lines and errors.
     fn describe(&self) -> String;
 
+    /// The time that ETAs, expiries and retries are counted by: the wall clock, or the loop's where that is virtual.
+    fn now(&self) -> Timestamp;
+
     /// Stores all of them, or none. Once this is `Ok` they survive a crash of anything (as far as this broker promises).
+    /// After an error it is not always known whether they are stored; publishing them again under the same ids is safe.
     fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>>;
 
     /// Begins to receive.
-    fn subscribe(&self, what: Subscription) -> Local<'_, Result<Box<dyn Consumer>, BrokerError>>;
+    fn subscribe(&self, what: Subscription) -> Local<'_, Result<Rc<dyn Consumer>, BrokerError>>;
 
     /// Every queue, by name.
     fn inspect(&self) -> Local<'_, Result<Vec<QueueStats>, BrokerError>>;
@@ -60,19 +65,21 @@ pub trait Broker {
     fn close(&self) -> Local<'_, Result<(), BrokerError>>;
 }
 
-/// One worker's stream of deliveries. Dropped without `close`, its deliveries return when their leases expire.
+/// One worker's stream of deliveries. Receiving and settling go on beside each other, so every method takes a shared
+/// reference; one task at a time receives. Dropped without `close`, its deliveries return when their leases expire.
 pub trait Consumer {
-    /// Waits for something, then takes everything there is, up to the prefetch. Cancelling loses nothing.
-    fn recv_all(&mut self) -> Local<'_, Result<Vec<Incoming>, BrokerError>>;
+    /// Waits for something, then takes everything there is, up to the prefetch. Cancelling loses nothing. After `stop` it
+    /// still tells of revoked tasks and lost deliveries, and is `Closed` after `close`.
+    fn recv_all(&self) -> Local<'_, Result<Vec<Incoming>, BrokerError>>;
 
     /// Settles a batch in one write. The answer has one entry a settlement, in order.
     fn settle(&self, batch: Vec<Settlement>) -> Local<'_, Result<Vec<Settled>, BrokerError>>;
 
     /// No further deliveries; what was fetched and not yet handed out returns to the queue. Settling goes on.
-    fn stop(&mut self) -> Local<'_, Result<(), BrokerError>>;
+    fn stop(&self) -> Local<'_, Result<(), BrokerError>>;
 
     /// The end: everything still unsettled returns to its queue, uncounted.
-    fn close(self: Box<Self>) -> Local<'static, Result<(), BrokerError>>;
+    fn close(&self) -> Local<'_, Result<(), BrokerError>>;
 }
 
 /// What to receive.
@@ -91,7 +98,7 @@ pub struct Subscription {
 pub enum Published {
     /// It is kept.
     Stored,
-    /// Its unique key is taken by this task; it was not stored.
+    /// Its unique key is taken by this task, or it is this task itself, published again; it was not stored.
     Duplicate(TaskId),
 }
 
@@ -101,8 +108,11 @@ pub enum Published {
 pub enum Incoming {
     /// A task to run.
     Delivery(Delivery),
-    /// A task this worker has must not go on.
+    /// A task this worker has must not go on. It is settled by the worker as ever; whatever the verdict, it does not
+    /// return to its queue.
     Revoked(TaskId),
+    /// A task of this worker's queues was waiting beyond its expiry and was dropped; for counting.
+    Expired(TaskId),
     /// This delivery is no longer ours: its lease ran out, or the connection it came over is gone. Another worker will run
     /// it; settling it answers [`Settled::Lost`].
     Lost(Tag),
@@ -210,6 +220,17 @@ pub enum TaskState {
 }
 
 impl TaskState {
+    /// As it is written in JSON and in stores.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskState::Retrying => "retrying",
+            TaskState::Succeeded => "succeeded",
+            TaskState::Failed => "failed",
+            TaskState::Revoked => "revoked",
+            TaskState::Expired => "expired",
+        }
+    }
+
     /// Whether this is the last word.
     pub fn is_final(self) -> bool {
         self != TaskState::Retrying
@@ -274,7 +295,7 @@ pub struct QueueStats {
 }
 
 /// Why a broker could not do as asked; named by what to do next.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum BrokerError {
     /// It may work in a moment: locked, busy, reconnecting.

@@ -45,6 +45,27 @@ impl fmt::Display for TaskId {
     }
 }
 
+impl Envelope {
+    /// One for `queue` with this body, a new id and nothing special asked for.
+    ///
+    /// ```
+    /// let envelope = tidegate_worker::Envelope::new("mail", b"{}".to_vec());
+    /// assert_eq!((envelope.queue.as_str(), envelope.priority), ("mail", 0));
+    /// ```
+    pub fn new(queue: &str, body: Vec<u8>) -> Envelope {
+        Envelope {
+            id: TaskId::new(),
+            queue: queue.to_owned(),
+            priority: 0,
+            eta: None,
+            expires: None,
+            unique: None,
+            headers: BTreeMap::new(),
+            body,
+        }
+    }
+}
+
 /// What a broker stores and hands out: where it goes, when, and a body it does not read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
@@ -66,36 +87,35 @@ pub struct Envelope {
     pub body: Vec<u8>,
 }
 
-/// One task a key: a second publish with the same key is answered with the first one's id, until the first has been settled
-/// or `hold` is over, whichever comes first.
+/// One task a key: a second publish with the same key is answered with the first one's id, until the first has left the queue
+/// (done, dead, dropped) or `hold` is over, whichever comes first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unique {
     /// What must not repeat.
     pub key: String,
     /// For how long at most.
     pub hold: Duration,
+    /// The key stays taken for all of `hold`, even when the task has long been settled: for schedules, whose every tick is
+    /// published by several workers and must run once.
+    #[serde(default)]
+    pub past_settle: bool,
 }
 
 /// A task as handlers see it: a name, arguments, and what was asked for beside them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Which one.
     pub id: TaskId,
     /// The handler's name.
     pub name: String,
     /// By position.
-    #[serde(default)]
     pub args: Vec<Value>,
     /// By name.
-    #[serde(default)]
     pub kwargs: Map<String, Value>,
     /// How often it was tried and failed before.
-    #[serde(default)]
     pub retries: u32,
     /// After this long the handler is told to come to an end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_limit: Option<Duration>,
     /// After this long it is ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard_limit: Option<Duration>,
 }
