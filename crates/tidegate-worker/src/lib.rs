@@ -6,14 +6,20 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod clock;
+pub mod codec;
+mod envelope_check;
+pub mod memory;
 mod mode;
 mod outcome;
+mod share;
 mod task;
 
 pub use broker::{
     Broker, BrokerError, Consumer, DeadLetter, Delivery, Incoming, Local, Published, QueueStats, Selection, Settled,
     Settlement, Subscription, Tag, TaskError, TaskResult, TaskState, Verdict,
 };
+pub use memory::MemoryBroker;
 pub use mode::{Job, Mode, ModeError, StopReason, StopSignal};
 pub use outcome::Outcome;
 pub use task::{Envelope, Task, TaskId, Unique};

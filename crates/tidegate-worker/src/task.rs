@@ -45,27 +45,6 @@ impl fmt::Display for TaskId {
     }
 }
 
-impl Envelope {
-    /// One for `queue` with this body, a new id and nothing special asked for.
-    ///
-    /// ```
-    /// let envelope = tidegate_worker::Envelope::new("mail", b"{}".to_vec());
-    /// assert_eq!((envelope.queue.as_str(), envelope.priority), ("mail", 0));
-    /// ```
-    pub fn new(queue: &str, body: Vec<u8>) -> Envelope {
-        Envelope {
-            id: TaskId::new(),
-            queue: queue.to_owned(),
-            priority: 0,
-            eta: None,
-            expires: None,
-            unique: None,
-            headers: BTreeMap::new(),
-            body,
-        }
-    }
-}
-
 /// What a broker stores and hands out: where it goes, when, and a body it does not read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
@@ -85,6 +64,32 @@ pub struct Envelope {
     pub headers: BTreeMap<String, Value>,
     /// The task itself, in its codec's form.
     pub body: Vec<u8>,
+}
+
+impl Envelope {
+    /// One for `queue` with this body, a new id and nothing special asked for.
+    ///
+    /// ```
+    /// let envelope = tidegate_worker::Envelope::new("mail", b"{}".to_vec());
+    /// assert_eq!((envelope.queue.as_str(), envelope.priority), ("mail", 0));
+    /// ```
+    pub fn new(queue: &str, body: Vec<u8>) -> Envelope {
+        Envelope {
+            id: TaskId::new(),
+            queue: queue.to_owned(),
+            priority: 0,
+            eta: None,
+            expires: None,
+            unique: None,
+            headers: BTreeMap::new(),
+            body,
+        }
+    }
+
+    /// One that carries `task` under the task's own id.
+    pub fn of(task: &Task, queue: &str, body: Vec<u8>) -> Envelope {
+        Envelope { id: task.id.clone(), ..Envelope::new(queue, body) }
+    }
 }
 
 /// One task a key: a second publish with the same key is answered with the first one's id, until the first has left the queue
@@ -118,4 +123,31 @@ pub struct Task {
     pub soft_limit: Option<Duration>,
     /// After this long it is ended.
     pub hard_limit: Option<Duration>,
+}
+
+impl Task {
+    /// One of this name with a new id and no arguments.
+    pub fn new(name: &str) -> Task {
+        Task {
+            id: TaskId::new(),
+            name: name.to_owned(),
+            args: Vec::new(),
+            kwargs: Map::new(),
+            retries: 0,
+            soft_limit: None,
+            hard_limit: None,
+        }
+    }
+
+    /// With one more argument by position.
+    pub fn arg(mut self, value: impl Into<Value>) -> Task {
+        self.args.push(value.into());
+        self
+    }
+
+    /// With an argument by name.
+    pub fn kwarg(mut self, name: &str, value: impl Into<Value>) -> Task {
+        self.kwargs.insert(name.to_owned(), value.into());
+        self
+    }
 }
