@@ -29,6 +29,11 @@ impl LoopClock {
         self.base.is_some()
     }
 
+    /// The instant beside the date, on the loop's own scale.
+    pub(crate) fn instant(&self) -> Instant {
+        self.base.as_ref().map_or_else(Instant::now, |(handle, _)| handle.time())
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         match &self.base {
             None => Timestamp::now(),
@@ -40,6 +45,11 @@ impl LoopClock {
             }
         }
     }
+}
+
+/// The machine's two clocks.
+pub(crate) fn machine() -> (Timestamp, Instant) {
+    (Timestamp::now(), Instant::now())
 }
 
 /// How long it is until `at`; nothing if that has passed.

@@ -8,11 +8,13 @@
 mod broker;
 mod clock;
 pub mod codec;
+pub mod conformance;
 mod envelope_check;
 pub mod memory;
 mod mode;
 mod outcome;
 mod share;
+pub mod sqlite;
 mod task;
 
 pub use broker::{
@@ -22,4 +24,5 @@ pub use broker::{
 pub use memory::MemoryBroker;
 pub use mode::{Job, Mode, ModeError, StopReason, StopSignal};
 pub use outcome::Outcome;
+pub use sqlite::SqliteBroker;
 pub use task::{Envelope, Task, TaskId, Unique};

@@ -50,8 +50,8 @@ struct Claim {
 #[derive(Debug)]
 struct Reader {
     subscription: Subscription,
-    /// Handed out and not yet settled.
-    running: BTreeSet<Seq>,
+    /// Handed out and not yet settled, by the number of the delivery: a task that comes back has another one.
+    running: BTreeMap<u64, Seq>,
     /// To be told at its next look.
     notices: VecDeque<Incoming>,
     /// Takes no more.
@@ -76,6 +76,7 @@ pub(super) struct Store {
     results: BTreeMap<TaskId, (TaskResult, Timestamp)>,
     readers: BTreeMap<ConsumerId, Reader>,
     next_seq: Seq,
+    next_delivery: u64,
     next_consumer: ConsumerId,
 }
 
@@ -133,7 +134,7 @@ impl Store {
         }
         let reader = Reader {
             subscription,
-            running: BTreeSet::new(),
+            running: BTreeMap::new(),
             notices: VecDeque::new(),
             stopped: false,
             dying: None,
@@ -167,7 +168,7 @@ impl Store {
     /// Its deliveries return, each counted as a crash.
     fn expel(&mut self, id: ConsumerId) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
-        for seq in std::mem::take(&mut reader.running) {
+        for seq in std::mem::take(&mut reader.running).into_values() {
             self.tasks.get_mut(&seq).expect("running tasks are stored").crashes += 1;
             self.make_ready(seq);
         }
@@ -179,7 +180,7 @@ impl Store {
         for id in ids {
             let reader = self.readers.get_mut(&id).expect("listed above");
             let lost: Vec<Incoming> =
-                reader.running.iter().map(|&number| Incoming::Lost(Tag { epoch: id, number })).collect();
+                reader.running.keys().map(|&number| Incoming::Lost(Tag { epoch: id, number })).collect();
             reader.notices.extend(lost);
             self.expel(id);
         }
@@ -235,10 +236,12 @@ impl Store {
             self.store_end(task.clone(), TaskState::Expired, now);
             return Some(Incoming::Expired(task));
         }
-        self.readers.get_mut(&id).expect("it asks").running.insert(seq);
+        let number = self.next_delivery;
+        self.next_delivery += 1;
+        self.readers.get_mut(&id).expect("it asks").running.insert(number, seq);
         let stored = &self.tasks[&seq];
         Some(Incoming::Delivery(Delivery {
-            tag: Tag { epoch: id, number: seq },
+            tag: Tag { epoch: id, number },
             envelope: stored.envelope.clone(),
             retries: stored.retries,
             crashes: stored.crashes,
@@ -251,12 +254,10 @@ impl Store {
     }
 
     fn settle_one(&mut self, id: ConsumerId, settlement: Settlement, now: Timestamp) -> Settled {
-        let seq = settlement.tag.number;
-        let ours =
-            settlement.tag.epoch == id && self.readers.get_mut(&id).is_some_and(|reader| reader.running.remove(&seq));
-        if !ours {
+        let reader = self.readers.get_mut(&id).filter(|_| settlement.tag.epoch == id);
+        let Some(seq) = reader.and_then(|reader| reader.running.remove(&settlement.tag.number)) else {
             return Settled::Lost;
-        }
+        };
         let task = self.tasks[&seq].envelope.id.clone();
         let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
         if comes_back && self.revoked.contains_key(&task) {
@@ -319,7 +320,7 @@ impl Store {
     /// Everything it has returns, uncounted.
     pub(super) fn close(&mut self, id: ConsumerId) {
         let Some(reader) = self.readers.remove(&id) else { return };
-        for seq in reader.running {
+        for seq in reader.running.into_values() {
             self.make_ready(seq);
         }
     }
@@ -370,7 +371,7 @@ impl Store {
         self.delayed.iter().for_each(|(_, seq)| of(seq, |stats| stats.delayed += 1));
         self.dead.keys().for_each(|seq| of(seq, |stats| stats.dead += 1));
         for reader in self.readers.values() {
-            reader.running.iter().for_each(|seq| of(seq, |stats| stats.running += 1));
+            reader.running.values().for_each(|seq| of(seq, |stats| stats.running += 1));
         }
         for queue in self.readers.values().filter(|reader| !reader.stopped).flat_map(|it| &it.subscription.queues) {
             if let Some(stats) = all.get_mut(queue.as_str()) {
@@ -448,7 +449,7 @@ impl Store {
     pub(super) fn revoke(&mut self, id: &TaskId, now: Timestamp) {
         self.revoked.insert(id.clone(), later(now, self.options.revoke_memory));
         let Some(&seq) = self.by_id.get(id) else { return };
-        if let Some(reader) = self.readers.values_mut().find(|reader| reader.running.contains(&seq)) {
+        if let Some(reader) = self.readers.values_mut().find(|reader| reader.running.values().any(|it| *it == seq)) {
             reader.notices.push_back(Incoming::Revoked(id.clone()));
             return;
         }

@@ -1,0 +1,99 @@
+//! The doorbell: a file beside the database. Whoever has committed something that others may wait for writes one byte to it;
+//! whoever waits watches it with inotify. Watching the write-ahead log itself would ring before the commit can be seen.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+use rustix::fs::{FlockOperation, flock};
+
+#[derive(Debug)]
+pub(super) struct Bell {
+    path: PathBuf,
+    file: File,
+    inotify: OwnedFd,
+    watching: bool,
+}
+
+impl Bell {
+    /// Of the database at `path`.
+    pub(super) fn open(database: &Path) -> io::Result<Bell> {
+        let path = beside(database, "-bell");
+        let file = open(&path)?;
+        let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Bell { path, file, inotify, watching: false })
+    }
+
+    /// Says that there is something to see. A bell that cannot be rung costs others up to a second, not a task, so it is no
+    /// error.
+    pub(super) fn ring(&self) {
+        let _ = self.file.write_at(b"!", 0);
+    }
+
+    /// Begins to listen; from now on `fd` is readable when somebody rings.
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        if !self.watching {
+            add_watch(&self.inotify, &self.path, WatchFlags::MODIFY)?;
+            self.watching = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// Forgets what has rung. Look at the database after this, never before.
+    pub(super) fn drain(&self) {
+        let mut buffer = [0_u8; 4096];
+        while matches!(rustix::io::read(&self.inotify, &mut buffer[..]), Ok(count) if count > 0) {}
+    }
+
+    /// Somebody may have deleted the file: listeners of the old one would never hear those who ring a new one.
+    pub(super) fn mend(&mut self) {
+        let same = |ours: std::fs::Metadata| {
+            std::fs::metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        };
+        if self.file.metadata().is_ok_and(same) {
+            return;
+        }
+        if let (Ok(file), Ok(inotify)) = (open(&self.path), init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)) {
+            self.file = file;
+            self.inotify = inotify;
+            if std::mem::take(&mut self.watching) {
+                // What cannot be watched is still looked at once a second.
+                let _ = self.watch();
+            }
+        }
+    }
+
+    /// Runs `act` while nobody else has this lock; `None` if somebody has.
+    pub(super) fn try_locked<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        flock(&self.file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let done = act();
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        Some(done)
+    }
+
+    /// The same, after waiting for it.
+    pub(super) fn locked<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
+        flock(&self.file, FlockOperation::LockExclusive)?;
+        let done = act();
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        Ok(done)
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// The path with something behind its name.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,221 @@
+//! Tasks go out, and what waits for a time comes due.
+
+use rusqlite::{Connection, params};
+
+use crate::broker::{Delivery, Incoming, Tag, TaskResult, TaskState};
+use crate::task::TaskId;
+
+use super::rows;
+
+/// A claim is cut off behind this many bytes of bodies: a thousand large ones would not fit into memory.
+const CLAIM_BYTES_MAX: usize = 8 << 20;
+
+/// At most this many become due in one transaction, so that a flood of them does not hold up everybody else.
+const DUE_MAX: i64 = 2_000;
+
+/// What a consumer must know of a delivery to settle it without reading it again.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) id: TaskId,
+    pub(super) queue: i64,
+    pub(super) rank: u8,
+    pub(super) retries: u32,
+    pub(super) crashes: u32,
+    pub(super) ukey: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Claimed {
+    pub(super) incoming: Vec<Incoming>,
+    pub(super) held: Vec<(i64, Held)>,
+    /// Results were stored: of expired and of revoked tasks.
+    pub(super) ended: bool,
+}
+
+/// Up to `room` tasks of these queues for one consumer, in equal parts, beginning with another queue each `turn`.
+pub(super) fn claim(
+    connection: &Connection,
+    owner: i64,
+    queues: &[i64],
+    turn: usize,
+    room: usize,
+    now: i64,
+    result_ttl_ms: i64,
+) -> rusqlite::Result<Claimed> {
+    let mut claimed = Claimed::default();
+    let mut open: Vec<i64> = (0..queues.len()).map(|at| queues[(at + turn) % queues.len()]).collect();
+    let mut left = room;
+    let any_revoked = exists(connection, "SELECT EXISTS (SELECT 1 FROM revoked)")?;
+    let mut bytes = 0;
+    while left > 0 && !open.is_empty() && bytes < CLAIM_BYTES_MAX {
+        let each = (left / open.len()).max(1);
+        let mut still_open = Vec::with_capacity(open.len());
+        for queue in open {
+            let want = each.min(left);
+            if want == 0 || bytes >= CLAIM_BYTES_MAX {
+                break;
+            }
+            let taken = take(connection, owner, queue, want, &mut bytes)?;
+            let full = taken.len() == want;
+            for (seq, held, delivery) in taken {
+                if any_revoked && is_revoked(connection, &held.id)? {
+                    end(connection, owner, seq, &held, TaskState::Revoked, now, result_ttl_ms)?;
+                    claimed.ended = true;
+                } else if delivery.envelope.expires.is_some_and(|at| at.as_millisecond() <= now) {
+                    end(connection, owner, seq, &held, TaskState::Expired, now, result_ttl_ms)?;
+                    claimed.ended = true;
+                    claimed.incoming.push(Incoming::Expired(held.id));
+                } else {
+                    left -= 1;
+                    claimed.held.push((seq, held));
+                    claimed.incoming.push(Incoming::Delivery(delivery));
+                }
+            }
+            if full {
+                still_open.push(queue);
+            }
+        }
+        open = still_open;
+    }
+    Ok(claimed)
+}
+
+/// Reads the first ones, then moves everything up to the last of them in one go: a range costs less than its keys one by one.
+fn take(
+    connection: &Connection,
+    owner: i64,
+    queue: i64,
+    want: usize,
+    bytes: &mut usize,
+) -> rusqlite::Result<Vec<(i64, Held, Delivery)>> {
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT r.seq, r.rank, r.retries, r.crashes, t.published, {} \
+         FROM ready r CROSS JOIN task t ON t.seq = r.seq CROSS JOIN queue q ON q.id = t.queue \
+         WHERE r.queue = ?1 ORDER BY r.rank, r.seq LIMIT ?2",
+        rows::ENVELOPE
+    ))?;
+    let mut found = select.query(params![queue, want as i64])?;
+    let mut taken = Vec::new();
+    let mut last = None;
+    while let Some(row) = found.next()? {
+        let (seq, rank): (i64, u8) = (row.get(0)?, row.get(1)?);
+        let envelope = rows::envelope(row, 5)?;
+        let held = Held {
+            id: envelope.id.clone(),
+            queue,
+            rank,
+            retries: row.get(2)?,
+            crashes: row.get(3)?,
+            ukey: envelope.unique.as_ref().map(|unique| unique.key.clone()),
+        };
+        *bytes += envelope.body.len();
+        let delivery = Delivery {
+            tag: tag(owner, seq),
+            envelope,
+            retries: held.retries,
+            crashes: held.crashes,
+            published: rows::time(row.get(4)?),
+        };
+        taken.push((seq, held, delivery));
+        last = Some((rank, seq));
+        if *bytes >= CLAIM_BYTES_MAX {
+            break;
+        }
+    }
+    drop(found);
+    let Some((rank, seq)) = last else { return Ok(taken) };
+    connection
+        .prepare_cached(
+            "INSERT INTO running (consumer, seq, retries, crashes) \
+             SELECT ?1, seq, retries, crashes FROM ready WHERE queue = ?2 AND (rank, seq) <= (?3, ?4)",
+        )?
+        .execute(params![owner, queue, rank, seq])?;
+    connection
+        .prepare_cached("DELETE FROM ready WHERE queue = ?1 AND (rank, seq) <= (?2, ?3)")?
+        .execute(params![queue, rank, seq])?;
+    Ok(taken)
+}
+
+pub(super) fn tag(owner: i64, seq: i64) -> Tag {
+    Tag { epoch: owner as u32, number: seq as u64 }
+}
+
+/// A claimed task that must not run leaves at once.
+fn end(
+    connection: &Connection,
+    owner: i64,
+    seq: i64,
+    held: &Held,
+    state: TaskState,
+    now: i64,
+    result_ttl_ms: i64,
+) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM running WHERE consumer = ?1 AND seq = ?2")?.execute(params![owner, seq])?;
+    drop_task(connection, seq, &held.id, held.ukey.as_deref())?;
+    store_end(connection, &held.id, state, now, result_ttl_ms)
+}
+
+/// The task and its key, wherever its place was.
+pub(super) fn drop_task(connection: &Connection, seq: i64, id: &TaskId, ukey: Option<&str>) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM task WHERE seq = ?1")?.execute([seq])?;
+    release_key(connection, id, ukey)
+}
+
+pub(super) fn release_key(connection: &Connection, id: &TaskId, ukey: Option<&str>) -> rusqlite::Result<()> {
+    let Some(key) = ukey else { return Ok(()) };
+    connection
+        .prepare_cached("DELETE FROM uniq WHERE key = ?1 AND id = ?2 AND past_settle = 0")?
+        .execute(params![key, id.as_str()])
+        .map(drop)
+}
+
+pub(super) fn store_end(
+    connection: &Connection,
+    id: &TaskId,
+    state: TaskState,
+    now: i64,
+    ttl_ms: i64,
+) -> rusqlite::Result<()> {
+    let ttl = std::time::Duration::from_millis(ttl_ms.max(0) as u64);
+    let result = TaskResult { id: id.clone(), state, value: serde_json::Value::Null, error: None, ttl };
+    rows::store_result(connection, &result, now)
+}
+
+pub(super) fn is_revoked(connection: &Connection, id: &TaskId) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM revoked WHERE id = ?1)")?
+        .query_row([id.as_str()], |row| row.get(0))
+}
+
+pub(super) fn exists(connection: &Connection, sql: &str) -> rusqlite::Result<bool> {
+    connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
+}
+
+/// When the next delayed task is due.
+pub(super) fn next_due(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    connection.prepare_cached("SELECT min(at) FROM delayed")?.query_row([], |row| row.get(0))
+}
+
+/// Delayed tasks whose time has come are ready.
+pub(super) fn promote(connection: &Connection, now: i64) -> rusqlite::Result<()> {
+    if next_due(connection)?.is_none_or(|at| at > now) {
+        return Ok(());
+    }
+    let mut bound =
+        connection.prepare_cached("SELECT at, seq FROM delayed WHERE at <= ?1 ORDER BY at, seq LIMIT 1 OFFSET ?2")?;
+    let mut found = bound.query([now, DUE_MAX - 1])?;
+    let (at, seq) = match found.next()? {
+        Some(row) => (row.get(0)?, row.get(1)?),
+        None => (now, i64::MAX),
+    };
+    drop(found);
+    connection
+        .prepare_cached(
+            "INSERT INTO ready (queue, rank, seq, retries, crashes) \
+             SELECT t.queue, t.rank, d.seq, d.retries, d.crashes \
+             FROM delayed d CROSS JOIN task t ON t.seq = d.seq WHERE (d.at, d.seq) <= (?1, ?2)",
+        )?
+        .execute([at, seq])?;
+    connection.prepare_cached("DELETE FROM delayed WHERE (at, seq) <= (?1, ?2)")?.execute([at, seq])?;
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Who lets the engine take its turns: a thread of its own, or, where time is virtual, a task on the loop. The file blocks, so
+//! in real time it must not be on the loop; in virtual time nothing else may decide the order of events.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidegate_loop::timeout;
+
+use crate::broker::BrokerError;
+use crate::clock::{self, LoopClock};
+
+use super::engine::{Engine, Next, Now};
+use super::inbox::Inbox;
+use super::oneshot::{Answer, oneshot};
+
+/// Given to others between two transactions while they write too: without it whoever has the lock tends to keep it.
+const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(150);
+
+/// Why the owner gave up, for those who find the line closed.
+pub(super) type Failure = Arc<Mutex<Option<BrokerError>>>;
+
+/// Starts the thread; comes back when the file is open, or is known not to open.
+pub(super) async fn start_thread(
+    options: super::Options,
+    inbox: Arc<Inbox>,
+    failure: Failure,
+) -> Result<(), BrokerError> {
+    let (answer, opened) = oneshot();
+    let place = super::error::Place::of(&options.path);
+    let builder = thread::Builder::new().name("tidegate-sqlite".into());
+    let owner = move || run(options, &inbox, &failure, answer);
+    builder.spawn(owner).map_err(|error| place.retry(format!("could not get a thread: {error}")))?;
+    opened.await
+}
+
+fn run(options: super::Options, inbox: &Inbox, failure: &Failure, opened: Answer<()>) {
+    let mut engine = match Engine::open(options) {
+        Ok(engine) => engine,
+        Err(error) => return opened.send(Err(error)),
+    };
+    if let Err(error) = engine.file.bell.watch() {
+        tracing::warn!(%error, "the doorbell cannot be watched; looking once a second instead");
+    }
+    opened.send(Ok(()));
+    loop {
+        let (wall, mono) = clock::machine();
+        let next = engine.turn(inbox.take(), Now { wall, mono });
+        note_failure(&engine, failure);
+        if next.closed || (inbox.is_closed() && inbox.is_empty()) {
+            break;
+        }
+        if next.yield_to_others {
+            thread::sleep(PAUSE_FOR_OTHERS);
+        }
+        sleep(&engine, inbox, &next);
+    }
+    // The file first: whoever was told that it is closed may delete it.
+    drop(engine);
+    inbox.close();
+}
+
+fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
+    // Our own rings are heard too; they must not cost a turn.
+    engine.file.bell.drain();
+    if next.within == Some(Duration::ZERO) || next.yield_to_others || !inbox.fall_asleep() {
+        return;
+    }
+    let within = next.within.map(|within| Timespec {
+        tv_sec: within.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: within.subsec_nanos().into(),
+    });
+    let bell = engine.file.bell.fd();
+    let mut fds = [PollFd::from_borrowed_fd(inbox.fd(), PollFlags::IN), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    // Nobody waits for what others do: only the own line counts.
+    let count = if next.within.is_none() { 1 } else { 2 };
+    let _ = poll(&mut fds[..count], within.as_ref());
+    inbox.awake();
+}
+
+fn note_failure(engine: &Engine, failure: &Failure) {
+    if let Some(error) = engine.failure() {
+        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+/// The same as a task of the running loop.
+pub(super) async fn run_on_loop(mut engine: Engine, inbox: Arc<Inbox>, failure: Failure, clock: LoopClock) {
+    loop {
+        inbox.rung.clear();
+        let next = engine.turn(inbox.take(), Now { wall: clock.now(), mono: clock.instant() });
+        note_failure(&engine, &failure);
+        if next.closed || (inbox.is_closed() && inbox.is_empty()) {
+            break;
+        }
+        if !inbox.is_empty() || next.within == Some(Duration::ZERO) {
+            tidegate_loop::yield_now().await;
+            continue;
+        }
+        match next.within {
+            None => inbox.rung.wait().await,
+            Some(within) => drop(timeout(within, inbox.rung.wait()).await),
+        }
+    }
+    drop(engine);
+    inbox.close();
+}

@@ -1,0 +1,62 @@
+//! Deliveries end.
+
+use rusqlite::{Connection, params};
+
+use crate::broker::{Settled, Settlement, TaskState, Verdict};
+
+use super::claim::{self, Held};
+use super::rows;
+
+/// Settles one delivery of this consumer. The row in `running` decides: without it somebody else has the task, and nothing is
+/// changed.
+pub(super) fn settle(
+    connection: &Connection,
+    owner: i64,
+    held: &Held,
+    settlement: &Settlement,
+    now: i64,
+    result_ttl_ms: i64,
+) -> rusqlite::Result<Settled> {
+    let seq = settlement.tag.number as i64;
+    let mut delete = connection.prepare_cached("DELETE FROM running WHERE consumer = ?1 AND seq = ?2")?;
+    if delete.execute([owner, seq])? == 0 {
+        return Ok(Settled::Lost);
+    }
+    let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
+    if comes_back && claim::is_revoked(connection, &held.id)? {
+        claim::drop_task(connection, seq, &held.id, held.ukey.as_deref())?;
+        claim::store_end(connection, &held.id, TaskState::Revoked, now, result_ttl_ms)?;
+        return Ok(Settled::Done);
+    }
+    match &settlement.verdict {
+        Verdict::Ack => claim::drop_task(connection, seq, &held.id, held.ukey.as_deref())?,
+        Verdict::Return => make_ready(connection, seq, held, held.retries)?,
+        Verdict::Retry { at } => {
+            let at = rows::ms_up(*at);
+            if at > now {
+                connection
+                    .prepare_cached("INSERT INTO delayed (at, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4)")?
+                    .execute(params![at, seq, held.retries + 1, held.crashes])?;
+            } else {
+                make_ready(connection, seq, held, held.retries + 1)?;
+            }
+        }
+        Verdict::Dead { reason, traceback } => {
+            claim::release_key(connection, &held.id, held.ukey.as_deref())?;
+            connection
+                .prepare_cached("INSERT INTO dead (seq, at, retries, reason, traceback) VALUES (?1, ?2, ?3, ?4, ?5)")?
+                .execute(params![seq, now, held.retries, reason, traceback])?;
+        }
+    }
+    if let Some(result) = &settlement.result {
+        rows::store_result(connection, result, now)?;
+    }
+    Ok(Settled::Done)
+}
+
+fn make_ready(connection: &Connection, seq: i64, held: &Held, retries: u32) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO ready (queue, rank, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![held.queue, held.rank, seq, retries, held.crashes])
+        .map(drop)
+}

@@ -1,0 +1,297 @@
+//! One transaction. What it changes in memory is changed after the commit, so that a transaction that fails has changed
+//! nothing at all.
+
+use std::collections::HashMap;
+
+use crate::broker::{Published, Settled, Settlement, Subscription};
+
+use super::admin;
+use super::claim::{self, Claimed};
+use super::consumers;
+use super::engine::{Engine, Now};
+use super::op::{Admin, ReaderKey, Write};
+use super::publish::publish;
+use super::reader::Reader;
+use super::rows::span_ms;
+use super::settle::settle;
+
+/// What followed from a commit.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Others may want to look.
+    pub(super) ring: bool,
+    /// Somebody may have waited for one of these.
+    pub(super) results: bool,
+    /// There is more to do at once.
+    pub(super) again: bool,
+}
+
+/// One a write, in order.
+enum Done {
+    Published(Vec<Published>),
+    Subscribed { owner: i64, queues: Vec<i64> },
+    Settled(Vec<Settled>),
+    Closed,
+    Count(u64),
+}
+
+/// What the commit means for memory.
+#[derive(Default)]
+pub(super) struct Answers {
+    done: Vec<Done>,
+    renewed: Vec<ReaderKey>,
+    /// Readers whose lease is gone, with their new ids.
+    lost: Vec<(ReaderKey, i64)>,
+    claimed: Vec<(ReaderKey, Claimed)>,
+    /// Settled by whom, how many: room for the next claim.
+    freed: HashMap<ReaderKey, usize>,
+    /// Readers that had something settled that was no longer theirs.
+    suspects: Vec<ReaderKey>,
+}
+
+/// Runs all of it up to the commit; on an error the caller rolls back. `sweep`: what is over is forgotten, leases too if it says
+/// so.
+pub(super) fn run(
+    engine: &mut Engine,
+    writes: &[Write],
+    now: Now,
+    sweep: Option<bool>,
+) -> rusqlite::Result<(Outcome, Answers)> {
+    let synced = engine.options.sync_publishes && writes.iter().any(Write::must_last);
+    engine.file.begin(synced)?;
+    let (mut outcome, mut answers) = (Outcome::default(), Answers::default());
+    renew(engine, now, &mut answers)?;
+    for write in writes {
+        let done = one(engine, write, now, &mut outcome, &mut answers)?;
+        answers.done.push(done);
+    }
+    if let Some(may_expire) = sweep
+        && !engine.readers.is_empty()
+    {
+        outcome.ring |= consumers::sweep(&engine.file.connection, now.ms(), may_expire)? > 0;
+    }
+    claim_all(engine, writes, now, &mut outcome, &mut answers)?;
+    engine.file.commit()?;
+    Ok((outcome, answers))
+}
+
+fn renew(engine: &Engine, now: Now, answers: &mut Answers) -> rusqlite::Result<()> {
+    let lease_ms = span_ms(engine.options.lease);
+    let connection = &engine.file.connection;
+    for (&key, reader) in engine.readers.iter().filter(|(_, reader)| reader.renew_at <= now.mono) {
+        if consumers::renew(connection, reader.owner, lease_ms, now.ms())? {
+            answers.renewed.push(key);
+        } else {
+            let owner = consumers::register(connection, &reader.what.consumer, &reader.queues, lease_ms, now.ms())?;
+            answers.lost.push((key, owner));
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    engine: &mut Engine,
+    write: &Write,
+    now: Now,
+    outcome: &mut Outcome,
+    answers: &mut Answers,
+) -> rusqlite::Result<Done> {
+    let connection = &engine.file.connection;
+    Ok(match write {
+        Write::Publish { batch, .. } => {
+            outcome.ring = true;
+            Done::Published(publish(connection, &mut engine.queues, batch, now.ms())?)
+        }
+        Write::Subscribe { what, .. } => {
+            outcome.again = true;
+            let queues: Vec<i64> =
+                what.queues.iter().map(|name| engine.queues.of(connection, name)).collect::<rusqlite::Result<_>>()?;
+            let lease_ms = span_ms(engine.options.lease);
+            Done::Subscribed {
+                owner: consumers::register(connection, &what.consumer, &queues, lease_ms, now.ms())?,
+                queues,
+            }
+        }
+        Write::Settle { reader, batch, .. } => {
+            Done::Settled(settle_all(engine, *reader, batch, now, outcome, answers)?)
+        }
+        Write::CloseReader { reader, .. } => {
+            if let Some(reader) = engine.readers.get(reader) {
+                outcome.ring |= consumers::remove(connection, reader.owner, false)? > 0;
+            }
+            Done::Closed
+        }
+        Write::Admin { what, .. } => {
+            outcome.ring = true;
+            outcome.results = true;
+            Done::Count(administer(engine, what, now)?)
+        }
+    })
+}
+
+fn settle_all(
+    engine: &Engine,
+    key: ReaderKey,
+    batch: &[Settlement],
+    now: Now,
+    outcome: &mut Outcome,
+    answers: &mut Answers,
+) -> rusqlite::Result<Vec<Settled>> {
+    let Some(reader) = engine.readers.get(&key) else { return Ok(vec![Settled::Lost; batch.len()]) };
+    let lost = answers.lost.iter().any(|(lost, _)| *lost == key);
+    let result_ttl_ms = span_ms(engine.options.result_ttl);
+    let mut settled = Vec::with_capacity(batch.len());
+    for settlement in batch {
+        let ours = !lost && settlement.tag.epoch == reader.owner as u32;
+        let held = reader.held.get(&(settlement.tag.number as i64)).filter(|_| ours);
+        let Some(held) = held else {
+            settled.push(Settled::Lost);
+            continue;
+        };
+        let done = settle(&engine.file.connection, reader.owner, held, settlement, now.ms(), result_ttl_ms)?;
+        match done {
+            Settled::Done => *answers.freed.entry(key).or_default() += 1,
+            Settled::Lost => answers.suspects.push(key),
+        }
+        outcome.results |= settlement.result.is_some();
+        outcome.ring |= settlement.result.is_some() || !matches!(settlement.verdict, crate::broker::Verdict::Ack);
+        settled.push(done);
+    }
+    Ok(settled)
+}
+
+fn administer(engine: &Engine, what: &Admin, now: Now) -> rusqlite::Result<u64> {
+    let connection = &engine.file.connection;
+    match what {
+        Admin::Purge(queue) => admin::purge(connection, queue),
+        Admin::DeadRetry(which) => admin::dead_retry(connection, which),
+        Admin::DeadDrop(which) => admin::dead_drop(connection, which),
+        Admin::ExpireLeases => admin::expire_leases(connection),
+        Admin::Revoke(id) => {
+            let until = now.ms() + span_ms(engine.options.revoke_memory);
+            admin::revoke(connection, id, until, now.ms(), span_ms(engine.options.result_ttl)).map(|()| 1)
+        }
+    }
+}
+
+fn claim_all(
+    engine: &Engine,
+    writes: &[Write],
+    now: Now,
+    outcome: &mut Outcome,
+    answers: &mut Answers,
+) -> rusqlite::Result<()> {
+    if engine.readers.is_empty() {
+        return Ok(());
+    }
+    let connection = &engine.file.connection;
+    claim::promote(connection, now.ms())?;
+    let leaves =
+        |key: ReaderKey| writes.iter().any(|it| matches!(it, Write::CloseReader { reader, .. } if *reader == key));
+    let expelled = writes.iter().any(|it| matches!(it, Write::Admin { what: Admin::ExpireLeases, .. }));
+    for (&key, reader) in &engine.readers {
+        let lost = expelled || answers.lost.iter().any(|(lost, _)| *lost == key) || answers.suspects.contains(&key);
+        if reader.stopped || lost || leaves(key) {
+            continue;
+        }
+        let freed = answers.freed.get(&key).copied().unwrap_or(0);
+        let room = (reader.what.prefetch + freed).saturating_sub(reader.held.len());
+        if room == 0 {
+            continue;
+        }
+        let ttl = span_ms(engine.options.result_ttl);
+        let claimed = claim::claim(connection, reader.owner, &reader.queues, reader.turn, room, now.ms(), ttl)?;
+        outcome.results |= claimed.ended;
+        outcome.ring |= claimed.ended;
+        answers.claimed.push((key, claimed));
+    }
+    Ok(())
+}
+
+/// After the commit: memory follows, then everybody is answered.
+pub(super) fn answer(engine: &mut Engine, writes: Vec<Write>, answers: Answers, now: Now) {
+    let lease = engine.options.lease;
+    for key in answers.renewed {
+        if let Some(reader) = engine.readers.get_mut(&key) {
+            reader.renewed(now.mono, lease);
+        }
+    }
+    for (key, owner) in answers.lost {
+        if let Some(reader) = engine.readers.get_mut(&key) {
+            reader.lost(owner);
+            reader.renewed(now.mono, lease);
+        }
+    }
+    for key in answers.suspects {
+        if let Some(reader) = engine.readers.get_mut(&key) {
+            reader.renew_at = now.mono;
+        }
+    }
+    let mut revoked = false;
+    for (write, done) in writes.into_iter().zip(answers.done) {
+        match (write, done) {
+            (Write::Publish { answer, .. }, Done::Published(published)) => answer.send(Ok(published)),
+            (Write::Subscribe { what, feed, answer }, Done::Subscribed { owner, queues }) => {
+                let key = subscribed(engine, what, owner, queues, feed, now);
+                answer.send(Ok(key));
+            }
+            (Write::Settle { reader, batch, answer }, Done::Settled(settled)) => {
+                if let Some(reader) = engine.readers.get_mut(&reader) {
+                    forget_settled(reader, &batch, &settled);
+                }
+                answer.send(Ok(settled));
+            }
+            (Write::CloseReader { reader, answer }, Done::Closed) => {
+                if let Some(reader) = engine.readers.remove(&reader) {
+                    reader.feed.close();
+                }
+                answer.send(Ok(()));
+            }
+            (Write::Admin { what, answer }, Done::Count(count)) => {
+                match what {
+                    Admin::Revoke(_) => revoked = true,
+                    Admin::ExpireLeases => engine.readers.values_mut().for_each(|reader| reader.renew_at = now.mono),
+                    _ => {}
+                }
+                answer.send(Ok(count));
+            }
+            _ => unreachable!("every write is answered in kind"),
+        }
+    }
+    for (key, claimed) in answers.claimed {
+        if let Some(reader) = engine.readers.get_mut(&key) {
+            reader.turn = reader.turn.wrapping_add(1) % reader.queues.len().max(1);
+            reader.held.extend(claimed.held);
+            reader.tell(claimed.incoming);
+        }
+    }
+    // After the claims: a task that was revoked while it was handed out must end too.
+    if revoked && let Err(error) = engine.look_around_file(now) {
+        tracing::warn!(%error, "a revoke will be told a moment later");
+    }
+}
+
+fn subscribed(
+    engine: &mut Engine,
+    what: Subscription,
+    owner: i64,
+    queues: Vec<i64>,
+    feed: std::sync::Arc<super::op::Feed>,
+    now: Now,
+) -> ReaderKey {
+    let key = engine.new_reader_key();
+    let mut reader =
+        Reader { owner, what, queues, feed, held: HashMap::new(), stopped: false, renew_at: now.mono, turn: 0 };
+    reader.renewed(now.mono, engine.options.lease);
+    engine.readers.insert(key, reader);
+    key
+}
+
+/// A tag of an earlier lease must not touch a later delivery that happens to have its number.
+fn forget_settled(reader: &mut Reader, batch: &[Settlement], settled: &[Settled]) {
+    for (settlement, settled) in batch.iter().zip(settled) {
+        if *settled == Settled::Done && settlement.tag.epoch == reader.owner as u32 {
+            reader.held.remove(&(settlement.tag.number as i64));
+        }
+    }
+}

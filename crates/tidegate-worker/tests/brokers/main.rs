@@ -1,0 +1,3 @@
+//! The brokers: the conformance suite on each, and what is special to the one in a file.
+
+mod suite;
