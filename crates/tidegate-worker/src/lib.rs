@@ -5,24 +5,55 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod broker;
 mod clock;
 pub mod codec;
 pub mod conformance;
+mod connection;
+mod context;
+mod coroutine;
+mod cron;
 mod envelope_check;
+mod handlers;
+mod hands;
+mod limits;
+mod master;
 pub mod memory;
+mod metrics;
+mod middleware;
 mod mode;
+mod moment;
 mod outcome;
+mod phase;
+mod pool;
+mod retry;
+mod settings;
 mod share;
 pub mod sqlite;
 mod task;
+
+pub use arguments::{Arguments, FromTask};
 
 pub use broker::{
     Broker, BrokerError, Consumer, DeadLetter, Delivery, Incoming, Local, Published, QueueStats, Selection, Settled,
     Settlement, Subscription, Tag, TaskError, TaskResult, TaskState, Verdict,
 };
+pub use context::TaskContext;
+pub use coroutine::Coroutines;
+pub use cron::{Cron, CronError, Schedule};
+pub use handlers::{BlockingHandler, BlockingHandlers, BlockingTaskFn, Handler, HandlerError, Handlers, TaskFn};
+pub use limits::Limits;
+pub use master::{Master, MasterError, MasterHandle, Report, Stop, WorkerStats};
 pub use memory::MemoryBroker;
 pub use mode::{Job, Mode, ModeError, StopReason, StopSignal};
 pub use outcome::Outcome;
 pub use sqlite::SqliteBroker;
+pub use middleware::{Middleware, TaskInfo};
+pub use mode::{Figure, Job, Mode, ModeError, StopReason, StopSignal};
+pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, before_run, decide};
+pub use phase::Phase;
+pub use pool::Decode;
+pub use retry::{Backoff, Policies, Policy};
+pub use settings::Settings;
 pub use task::{Envelope, Task, TaskId, Unique};

@@ -32,6 +32,22 @@ pub trait Mode {
 
     /// Ends everything; runs still going end as [`Outcome::Cancelled`]. Bounded in time.
     fn stop(&self) -> Local<'_, ()>;
+
+    /// What it counts beside tasks, for metrics: children replaced, threads abandoned.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
+    }
+}
+
+/// A count of a mode's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    /// In metrics behind `tidegate_worker_`, with `_total` for what only grows: `threads_abandoned_total`.
+    pub name: &'static str,
+    /// In one line.
+    pub help: &'static str,
+    /// How many.
+    pub value: u64,
 }
 
 /// One task to run, and the way to reach it meanwhile.
@@ -57,7 +73,7 @@ pub struct StopSignal {
 /// Why a run must end early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// The worker stops: the run ends as [`Outcome::Cancelled`].
+    /// The worker stops, or another one has the task by now: the run ends as [`Outcome::Cancelled`].
     Stopping,
     /// The task was revoked: the run ends as [`Outcome::Revoked`].
     Revoked,
@@ -70,6 +86,11 @@ impl StopSignal {
             self.reason.set(Some(reason));
             self.event.set();
         }
+    }
+
+    /// What was asked for, if anything was.
+    pub fn reason(&self) -> Option<StopReason> {
+        self.reason.get()
     }
 
     /// Waits for the request.

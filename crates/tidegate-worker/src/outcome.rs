@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::broker::TaskError;
+use crate::broker::{TaskError, TaskResult, TaskState, Verdict};
+use crate::moment;
+use crate::retry::Policy;
+use crate::task::TaskId;
 
 /// How one run of a task ended, whatever ran it.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,4 +44,201 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// Its time to start was over before it could; it was not run.
+    Expired,
+    /// Too many workers died with it before; it was not run.
+    Poisoned {
+        /// How many.
+        crashes: u32,
+    },
 }
+
+/// An outcome's name in metrics, logs and reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum OutcomeKind {
+    /// The handler returned.
+    Success,
+    /// The handler failed.
+    Failure,
+    /// The handler asked to be run again.
+    Retry,
+    /// A limit was passed.
+    TimedOut,
+    /// What ran it died.
+    Crashed,
+    /// A stop ended it, or it was not begun before the stop.
+    Cancelled,
+    /// It was revoked.
+    Revoked,
+    /// It can never run here.
+    Rejected,
+    /// It came too late.
+    Expired,
+    /// It had killed too many workers.
+    Poisoned,
+}
+
+impl OutcomeKind {
+    /// Every kind, in the order of the declaration.
+    pub const ALL: [OutcomeKind; 10] = [
+        OutcomeKind::Success,
+        OutcomeKind::Failure,
+        OutcomeKind::Retry,
+        OutcomeKind::TimedOut,
+        OutcomeKind::Crashed,
+        OutcomeKind::Cancelled,
+        OutcomeKind::Revoked,
+        OutcomeKind::Rejected,
+        OutcomeKind::Expired,
+        OutcomeKind::Poisoned,
+    ];
+
+    /// As in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OutcomeKind::Success => "success",
+            OutcomeKind::Failure => "failure",
+            OutcomeKind::Retry => "retry",
+            OutcomeKind::TimedOut => "timeout",
+            OutcomeKind::Crashed => "crash",
+            OutcomeKind::Cancelled => "cancelled",
+            OutcomeKind::Revoked => "revoked",
+            OutcomeKind::Rejected => "rejected",
+            OutcomeKind::Expired => "expired",
+            OutcomeKind::Poisoned => "poisoned",
+        }
+    }
+}
+
+impl Outcome {
+    /// Its name.
+    pub fn kind(&self) -> OutcomeKind {
+        match self {
+            Outcome::Success(_) => OutcomeKind::Success,
+            Outcome::Failure(_) => OutcomeKind::Failure,
+            Outcome::Retry { .. } => OutcomeKind::Retry,
+            Outcome::TimedOut { .. } => OutcomeKind::TimedOut,
+            Outcome::Crashed { .. } => OutcomeKind::Crashed,
+            Outcome::Cancelled => OutcomeKind::Cancelled,
+            Outcome::Revoked => OutcomeKind::Revoked,
+            Outcome::Rejected { .. } => OutcomeKind::Rejected,
+            Outcome::Expired => OutcomeKind::Expired,
+            Outcome::Poisoned { .. } => OutcomeKind::Poisoned,
+        }
+    }
+}
+
+/// What a decision depends on beside the outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances<'a> {
+    /// The policy for this task.
+    pub policy: &'a Policy,
+    /// How often it was retried before this run.
+    pub retries: u32,
+    /// How often it crashed before this run.
+    pub crashes: u32,
+    /// Now.
+    pub now: Timestamp,
+    /// Between 0 and 1, for the spread of retries.
+    pub chance: f64,
+}
+
+/// What follows from a run: what the broker is told, and what those who wait for the task are told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// For the broker.
+    pub verdict: Verdict,
+    /// For those who wait; not for a task that returns to its queue uncounted, nor if results are not kept.
+    pub result: Option<TaskResult>,
+}
+
+/// The table. Some are left: fewer retries than the policy allows; for a crash, fewer tries of any kind, this one included,
+/// than it allows crashes, because what kills its runner gets no second row of tries.
+///
+/// | outcome | verdict, with some left | verdict, with none left | result |
+/// |---|---|---|---|
+/// | success | ack | ack | succeeded |
+/// | failure, time-out | retry after the back-off | dead | retrying, failed |
+/// | retry | retry when it asked to | dead | retrying, failed |
+/// | crash | retry after the back-off | dead | retrying, failed |
+/// | cancelled | return | return | none |
+/// | revoked | ack | ack | revoked |
+/// | expired | ack | ack | expired |
+/// | rejected, poisoned | dead | dead | failed |
+///
+/// ```
+/// use jiff::Timestamp;
+/// use tidegate_worker::{Circumstances, Outcome, Policy, TaskId, Verdict, decide};
+///
+/// let policy = Policy { retries_max: 1, ..Policy::default() };
+/// let first = Circumstances { policy: &policy, retries: 0, crashes: 0, now: Timestamp::UNIX_EPOCH, chance: 1.0 };
+/// let timed_out = || Outcome::TimedOut { limit: std::time::Duration::from_secs(5) };
+/// let again = decide(&TaskId::from("t"), timed_out(), first).verdict;
+/// assert_eq!(again, Verdict::Retry { at: Timestamp::from_second(1).unwrap() });
+/// let last = Circumstances { retries: 1, ..first };
+/// assert!(matches!(decide(&TaskId::from("t"), timed_out(), last).verdict, Verdict::Dead { .. }));
+/// ```
+pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decision {
+    let policy = given.policy;
+    let result = |state, value, error| {
+        let ttl = policy.result_ttl;
+        (!ttl.is_zero()).then(|| TaskResult { id: id.clone(), state, value, error, ttl })
+    };
+    let ack = |state, value| Decision { verdict: Verdict::Ack, result: result(state, value, None) };
+    let back_off = |count| moment::after(given.now, policy.backoff.delay(count, given.chance));
+    let again = |at, error| {
+        let result = result(TaskState::Retrying, Value::Null, Some(error));
+        Decision { verdict: Verdict::Retry { at }, result }
+    };
+    let dead = |reason: String, error: TaskError| Decision {
+        verdict: Verdict::Dead { reason, traceback: error.traceback.clone() },
+        result: result(TaskState::Failed, Value::Null, Some(error)),
+    };
+    let plain = |kind: &str, message: String| TaskError { kind: kind.to_owned(), message, traceback: None };
+    let retries_left = given.retries < policy.retries_max;
+    let spent =
+        |error: &TaskError| format!("{}: {}; tried {} times", error.kind, error.message, u64::from(given.retries) + 1);
+
+    match outcome {
+        Outcome::Success(value) => ack(TaskState::Succeeded, value),
+        Outcome::Revoked => ack(TaskState::Revoked, Value::Null),
+        Outcome::Expired => ack(TaskState::Expired, Value::Null),
+        Outcome::Cancelled => Decision { verdict: Verdict::Return, result: None },
+        Outcome::Failure(error) if retries_left => again(back_off(given.retries), error),
+        Outcome::Failure(error) => dead(spent(&error), error),
+        Outcome::Retry { after, error } if retries_left => {
+            again(after.map_or_else(|| back_off(given.retries), |after| moment::after(given.now, after)), error)
+        }
+        Outcome::Retry { error, .. } => dead(spent(&error), error),
+        Outcome::TimedOut { limit } => {
+            let error = plain("TimeLimit", format!("ran longer than its limit of {limit:?}"));
+            if retries_left { again(back_off(given.retries), error) } else { dead(spent(&error), error) }
+        }
+        Outcome::Crashed { message } => {
+            let tries = given.crashes.saturating_add(given.retries).saturating_add(1);
+            let error = plain("Crash", message);
+            if tries < policy.crashes_max {
+                again(back_off(given.retries), error)
+            } else {
+                dead(format!("{}; try {tries}, and {} may end so", error.message, policy.crashes_max.max(1)), error)
+            }
+        }
+        Outcome::Poisoned { crashes } => {
+            let error = plain("Crash", format!("{crashes} workers died with it, {} may", policy.crashes_max));
+            dead(error.message.clone(), error)
+        }
+        Outcome::Rejected { reason } => dead(reason.clone(), plain("Rejected", reason)),
+    }
+}
+
+/// What is to be done with a task before it is run, if it is not to be run.
+pub fn before_run(expires: Option<Timestamp>, given: Circumstances<'_>) -> Option<Outcome> {
+    if expires.is_some_and(|expires| expires <= given.now) {
+        return Some(Outcome::Expired);
+    }
+    (given.crashes >= given.policy.crashes_max.max(1)).then_some(Outcome::Poisoned { crashes: given.crashes })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The connection: one task receives, one settles, for each subscription. What comes is taken whole, what ended is written
+//! together. Errors that pass are waited out; others end the worker.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tidegate_loop::{JoinHandle, LoopHandle, sleep, spawn};
+use tidegate_sync::Event;
+
+use crate::broker::{BrokerError, Consumer, Incoming, Settled, Subscription, Verdict};
+use crate::hands::{Acks, Ending};
+use crate::metrics::add;
+use crate::pool::{Shared, WorkerPool};
+use crate::retry::Backoff;
+
+/// Between tries to reach a broker that does not answer.
+const BACKOFF: Backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) };
+
+/// The first error that no waiting would mend.
+#[derive(Debug, Default)]
+pub(crate) struct Failure {
+    error: RefCell<Option<BrokerError>>,
+    happened: Event,
+}
+
+impl Failure {
+    fn set(&self, error: BrokerError) {
+        self.error.borrow_mut().get_or_insert(error);
+        self.happened.set();
+    }
+
+    pub(crate) async fn happened(&self) {
+        self.happened.wait().await;
+    }
+
+    pub(crate) fn take(&self) -> Option<BrokerError> {
+        self.error.borrow_mut().take()
+    }
+}
+
+/// One subscription and the two tasks that serve it.
+pub(crate) struct Connection {
+    shared: Rc<Shared>,
+    consumer: Rc<dyn Consumer>,
+    acks: Rc<Acks>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// A stop has begun: what a broker in trouble says is no longer worth ending the worker for.
+    stopping: Cell<bool>,
+}
+
+impl Connection {
+    /// Subscribes.
+    pub(crate) async fn open(
+        shared: &Rc<Shared>,
+        number: usize,
+        what: Subscription,
+    ) -> Result<Rc<Connection>, BrokerError> {
+        let consumer = shared.broker.subscribe(what).await?;
+        Ok(Rc::new(Connection {
+            shared: Rc::clone(shared),
+            consumer,
+            acks: Rc::new(Acks::new(number)),
+            tasks: RefCell::default(),
+            stopping: Cell::new(false),
+        }))
+    }
+
+    /// Begins to receive and to settle.
+    pub(crate) fn serve(self: &Rc<Self>, pool: &Rc<WorkerPool>, failure: &Rc<Failure>) {
+        let receiving = spawn(Rc::clone(self).receive(Rc::clone(pool), Rc::clone(failure)));
+        let settling = spawn(Rc::clone(self).settle(Rc::clone(failure)));
+        self.tasks.borrow_mut().extend([receiving, settling]);
+    }
+
+    async fn receive(self: Rc<Self>, pool: Rc<WorkerPool>, failure: Rc<Failure>) {
+        let counters = &self.shared.counters;
+        let mut errors = 0;
+        loop {
+            match self.consumer.recv_all().await {
+                Ok(batch) => {
+                    errors = 0;
+                    counters.failing_since.set(None);
+                    self.take(batch, &pool);
+                }
+                Err(BrokerError::Closed) if self.stopping.get() => return,
+                Err(error) => {
+                    self.count_error("receive", &error);
+                    if !matches!(error, BrokerError::Retry { .. }) {
+                        return failure.set(error);
+                    }
+                    self.back_off(&mut errors).await;
+                }
+            }
+        }
+    }
+
+    fn take(&self, batch: Vec<Incoming>, pool: &WorkerPool) {
+        let shared = &self.shared;
+        let mut deliveries = 0;
+        for incoming in batch {
+            match incoming {
+                Incoming::Delivery(delivery) => {
+                    deliveries += 1;
+                    pool.receive(delivery, &self.acks);
+                }
+                Incoming::Revoked(id) => {
+                    let told = shared.hands.revoke(&id);
+                    tracing::info!(task.id = %id, told, "revoked");
+                }
+                Incoming::Expired(id) => {
+                    add(&shared.counters.expired, 1);
+                    tracing::info!(task.id = %id, "expired before anybody took it");
+                }
+                Incoming::Lost(tag) => {
+                    let told = shared.hands.lost(&self.acks, tag);
+                    tracing::warn!(?tag, told, "a delivery was lost: another worker will run it");
+                }
+            }
+        }
+        if deliveries > 0 {
+            add(&shared.counters.received, deliveries);
+            add(&shared.counters.batches_received, 1);
+            shared.counters.last_received.set(Some(LoopHandle::current().time()));
+        }
+    }
+
+    async fn settle(self: Rc<Self>, failure: Rc<Failure>) {
+        while let Some(batch) = self.acks.take().await {
+            let mut errors = 0;
+            loop {
+                let settlements = batch.iter().map(Ending::settlement).collect();
+                match self.consumer.settle(settlements).await {
+                    Ok(answers) => {
+                        self.shared.counters.failing_since.set(None);
+                        self.answered(&batch, &answers);
+                        break;
+                    }
+                    Err(error @ (BrokerError::Closed | BrokerError::Damaged { .. })) => {
+                        self.count_error("settle", &error);
+                        return failure.set(error);
+                    }
+                    // A full disk too: somebody may make room, and until then nothing is lost.
+                    Err(error) => {
+                        self.count_error("settle", &error);
+                        self.back_off(&mut errors).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn answered(&self, batch: &[Ending], answers: &[Settled]) {
+        let counters = &self.shared.counters;
+        add(&counters.batches_settled, 1);
+        counters.last_settled.set(Some(LoopHandle::current().time()));
+        for (ending, answer) in batch.iter().zip(answers) {
+            let info = &ending.info;
+            if *answer == Settled::Lost {
+                add(&counters.lost, 1);
+                tracing::warn!(task.id = %info.id, task.name = %info.name, "ended too late: another worker has it");
+            } else {
+                counters.settled(&info.name, ending.kind);
+                match &ending.verdict {
+                    Verdict::Ack => {}
+                    Verdict::Return => add(&counters.returned, 1),
+                    Verdict::Dead { reason, .. } => {
+                        add(&counters.dead, 1);
+                        tracing::error!(task.id = %info.id, task.name = %info.name, reason, "given up");
+                    }
+                    _ => add(&counters.retried, 1),
+                }
+            }
+            for middleware in self.shared.middleware.iter().rev() {
+                middleware.settled(info, &ending.verdict, *answer);
+            }
+        }
+        self.acks.answered(batch.len());
+    }
+
+    fn count_error(&self, doing: &str, error: &BrokerError) {
+        let counters = &self.shared.counters;
+        add(&counters.broker_errors, 1);
+        if counters.failing_since.get().is_none() {
+            counters.failing_since.set(Some(LoopHandle::current().time()));
+        }
+        tracing::warn!(broker = %self.shared.broker.describe(), doing, %error, "the broker refuses");
+    }
+
+    async fn back_off(&self, errors: &mut u32) {
+        let delay = BACKOFF.delay(*errors, self.shared.chance());
+        *errors = errors.saturating_add(1);
+        sleep(delay).await;
+    }
+
+    /// No further deliveries. Revokes and losses are still heard, and settling goes on.
+    pub(crate) async fn stop_receiving(&self) -> Result<(), BrokerError> {
+        self.stopping.set(true);
+        self.consumer.stop().await
+    }
+
+    /// Waits until everything that ended is settled.
+    pub(crate) async fn settled(&self) {
+        self.acks.settled().await;
+    }
+
+    pub(crate) fn unsettled(&self) -> usize {
+        self.acks.unanswered()
+    }
+
+    /// The end; what is unsettled returns to its queue.
+    pub(crate) async fn close(&self) -> Result<(), BrokerError> {
+        self.stopping.set(true);
+        self.acks.close();
+        let closed = self.consumer.close().await;
+        self.end_tasks();
+        closed
+    }
+
+    pub(crate) fn end_tasks(&self) {
+        for task in self.tasks.borrow_mut().drain(..) {
+            task.cancel();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.end_tasks();
+    }
+}

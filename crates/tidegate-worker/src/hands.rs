@@ -1,0 +1,209 @@
+//! The tasks this worker has in hand: received and not yet given back. Each is a guard that settles itself.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use tidegate_sync::{Event, Queue};
+
+use crate::broker::{Settlement, Tag, TaskResult, Verdict};
+use crate::middleware::TaskInfo;
+use crate::mode::{StopReason, StopSignal};
+use crate::outcome::{Decision, OutcomeKind};
+use crate::task::TaskId;
+
+/// A settlement on its way to the broker.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) tag: Tag,
+    pub(crate) verdict: Verdict,
+    pub(crate) result: Option<TaskResult>,
+    pub(crate) kind: OutcomeKind,
+    pub(crate) info: TaskInfo,
+}
+
+impl Ending {
+    pub(crate) fn settlement(&self) -> Settlement {
+        Settlement { tag: self.tag, verdict: self.verdict.clone(), result: self.result.clone() }
+    }
+}
+
+/// What a connection has to write. Bounded by the prefetch: only what was received can end.
+#[derive(Debug)]
+pub(crate) struct Acks {
+    /// Which connection's: tags of two connections may look alike.
+    connection: usize,
+    queue: Queue<Ending>,
+    /// Pushed and not yet answered by the broker.
+    unanswered: Cell<usize>,
+    /// Set while `unanswered` is zero.
+    none: Event,
+}
+
+impl Acks {
+    pub(crate) fn new(connection: usize) -> Acks {
+        let none = Event::new();
+        none.set();
+        Acks { connection, queue: Queue::unbounded(), unanswered: Cell::new(0), none }
+    }
+
+    fn push(&self, ending: Ending) {
+        self.unanswered.set(self.unanswered.get() + 1);
+        self.none.clear();
+        // A queue closed by a stop that ran out of time: the broker will find the task unsettled and return it.
+        let _ = self.queue.try_push(ending);
+    }
+
+    /// Waits for something to settle, then takes all of it. `None`: there will be nothing more.
+    pub(crate) async fn take(&self) -> Option<Vec<Ending>> {
+        self.queue.recv_all().await.ok().map(Into::into)
+    }
+
+    pub(crate) fn answered(&self, count: usize) {
+        self.unanswered.set(self.unanswered.get().saturating_sub(count));
+        if self.unanswered.get() == 0 {
+            self.none.set();
+        }
+    }
+
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered.get()
+    }
+
+    /// Waits until the broker has answered everything.
+    pub(crate) async fn settled(&self) {
+        while self.unanswered.get() > 0 {
+            self.none.wait().await;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+}
+
+/// Every task in hand, to be reached by revokes, lost leases and stops. A slab: a place is reused, nothing is hashed.
+#[derive(Debug, Default)]
+pub(crate) struct Hands {
+    places: RefCell<Vec<Option<Reach>>>,
+    free: RefCell<Vec<usize>>,
+}
+
+/// How to reach a task in hand.
+#[derive(Debug)]
+struct Reach {
+    tag: Tag,
+    connection: usize,
+    id: TaskId,
+    stop: Rc<StopSignal>,
+    running: bool,
+}
+
+impl Hands {
+    /// Takes a task in hand.
+    pub(crate) fn take(self: &Rc<Self>, tag: Tag, info: TaskInfo, acks: &Rc<Acks>) -> Held {
+        let stop = Rc::new(StopSignal::default());
+        let (connection, id) = (acks.connection, info.id.clone());
+        let reach = Reach { tag, connection, id, stop: Rc::clone(&stop), running: false };
+        let mut places = self.places.borrow_mut();
+        let place = match self.free.borrow_mut().pop() {
+            Some(place) => {
+                places[place] = Some(reach);
+                place
+            }
+            None => {
+                places.push(Some(reach));
+                places.len() - 1
+            }
+        };
+        Held { tag, place, stop, info: Some(info), acks: Rc::clone(acks), hands: Rc::clone(self) }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.borrow().len() - self.free.borrow().len()
+    }
+
+    /// Tells the runs of this task to end. Rare, so it is looked for.
+    pub(crate) fn revoke(&self, id: &TaskId) -> usize {
+        self.tell(StopReason::Revoked, |reach| reach.id == *id)
+    }
+
+    /// Another worker has this delivery; what runs here is for nothing.
+    pub(crate) fn lost(&self, acks: &Acks, tag: Tag) -> usize {
+        self.tell(StopReason::Stopping, |reach| reach.tag == tag && reach.connection == acks.connection)
+    }
+
+    /// Tells those that have not begun (`running` false) or also those that have to end.
+    pub(crate) fn stop(&self, running: bool) -> usize {
+        self.tell(StopReason::Stopping, |reach| running || !reach.running)
+    }
+
+    fn tell(&self, reason: StopReason, whom: impl Fn(&Reach) -> bool) -> usize {
+        let places = self.places.borrow();
+        let told: Vec<Rc<StopSignal>> =
+            places.iter().flatten().filter(|reach| whom(reach)).map(|reach| Rc::clone(&reach.stop)).collect();
+        // Setting one wakes a task; nothing of ours is borrowed while that happens.
+        drop(places);
+        told.iter().for_each(|stop| stop.set(reason));
+        told.len()
+    }
+
+    fn forget(&self, place: usize) {
+        let reach = self.places.borrow_mut()[place].take();
+        drop(reach);
+        self.free.borrow_mut().push(place);
+    }
+}
+
+/// A task in hand. Dropped, it returns to its queue.
+#[must_use = "dropping it returns the task to its queue"]
+pub(crate) struct Held {
+    tag: Tag,
+    place: usize,
+    stop: Rc<StopSignal>,
+    /// `None` once it is settled.
+    info: Option<TaskInfo>,
+    acks: Rc<Acks>,
+    hands: Rc<Hands>,
+}
+
+impl Held {
+    pub(crate) fn info(&self) -> &TaskInfo {
+        self.info.as_ref().expect("there until it is settled")
+    }
+
+    pub(crate) fn stop(&self) -> &Rc<StopSignal> {
+        &self.stop
+    }
+
+    /// From here on only a cancelling stop ends it.
+    pub(crate) fn begin(&self) {
+        if let Some(reach) = &mut self.hands.places.borrow_mut()[self.place] {
+            reach.running = true;
+        }
+    }
+
+    pub(crate) fn settle(mut self, decision: Decision, kind: OutcomeKind) {
+        self.end(decision.verdict, decision.result, kind);
+    }
+
+    fn end(&mut self, verdict: Verdict, result: Option<TaskResult>, kind: OutcomeKind) {
+        if let Some(info) = self.info.take() {
+            self.hands.forget(self.place);
+            self.acks.push(Ending { tag: self.tag, verdict, result, kind, info });
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.end(Verdict::Return, None, OutcomeKind::Cancelled);
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("tag", &self.tag).field("info", &self.info).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,320 @@
+//! The worker pool: takes what was received, lets it wait for its limit without a slot and for a slot without a limit, runs
+//! it in the mode, and decides what follows. It never speaks to the broker; what ended is in the acks of its connection.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_limit::{EnterError, Lease};
+use tidegate_loop::{LoopHandle, spawn};
+use tidegate_pool::{Drained, Pool, Watermarks};
+use tidegate_sync::Queue;
+
+use crate::broker::{Broker, Delivery};
+use crate::codec::native::DecodeError;
+use crate::hands::{Acks, Hands, Held};
+use crate::limits::{Bound, Limits};
+use crate::metrics::{Counters, add};
+use crate::middleware::{Middleware, TaskInfo};
+use crate::mode::{Job, Mode, StopReason};
+use crate::moment;
+use crate::outcome::{Circumstances, Outcome, before_run, decide};
+use crate::retry::Policies;
+use crate::task::{Envelope, Task};
+
+/// Reads the task in an envelope; the number is how often it was retried.
+pub type Decode = Rc<dyn Fn(&Envelope, u32) -> Result<Task, DecodeError>>;
+
+/// What the rooms of a worker have in common.
+pub(crate) struct Shared {
+    pub(crate) broker: Rc<dyn Broker>,
+    pub(crate) mode: Rc<dyn Mode>,
+    pub(crate) decode: Decode,
+    pub(crate) policies: Policies,
+    pub(crate) limits: Limits,
+    pub(crate) middleware: Vec<Rc<dyn Middleware>>,
+    pub(crate) counters: Counters,
+    pub(crate) hands: Rc<Hands>,
+    /// For the spread of retries; from the loop's seed, where it has one.
+    pub(crate) chance: Cell<u64>,
+}
+
+impl Shared {
+    /// Between 0 and 1.
+    pub(crate) fn chance(&self) -> f64 {
+        let mut random = fastrand::Rng::with_seed(self.chance.get());
+        let drawn = random.f64();
+        self.chance.set(random.get_seed());
+        drawn
+    }
+}
+
+/// Something to run, or already known not to be run.
+struct Received {
+    held: Held,
+    what: Result<Task, Outcome>,
+}
+
+pub(crate) struct WorkerPool {
+    shared: Rc<Shared>,
+    slots: Pool,
+    watermarks: Option<Watermarks>,
+    /// Bounded by the prefetch.
+    intake: Queue<Received>,
+    /// Names of the handlers; `None`: the mode finds out by trying.
+    known: Option<HashSet<String>>,
+    /// Above the high-water mark, and not back at the low one.
+    high: Cell<bool>,
+}
+
+impl WorkerPool {
+    pub(crate) fn new(shared: Rc<Shared>, watermarks: Option<Watermarks>) -> Rc<WorkerPool> {
+        let slots = Pool::new(shared.mode.slots());
+        slots.set_watermarks(watermarks);
+        let known = shared.mode.handlers().map(|names| names.into_iter().collect());
+        Rc::new(WorkerPool { shared, slots, watermarks, intake: Queue::unbounded(), known, high: Cell::new(false) })
+    }
+
+    /// Takes a delivery in hand.
+    pub(crate) fn receive(&self, delivery: Delivery, acks: &Rc<Acks>) {
+        let shared = &self.shared;
+        let Delivery { tag, envelope, retries, crashes, published, .. } = delivery;
+        let decoded = (shared.decode)(&envelope, retries);
+        let name = decoded.as_ref().map_or("", |task| task.name.as_str()).into();
+        let begin = envelope.eta.map_or(published, |eta| eta.max(published));
+        let info = TaskInfo {
+            id: envelope.id,
+            name,
+            queue: envelope.queue,
+            retries,
+            crashes,
+            published: begin,
+            received: shared.broker.now(),
+            expires: envelope.expires,
+        };
+        let what = match decoded {
+            Err(error) => Err(Outcome::Rejected { reason: error.message }),
+            Ok(task) => self.admit(&info, task),
+        };
+        tracing::trace!(task.id = %info.id, task.name = %info.name, queue = %info.queue, "received");
+        let held = shared.hands.take(tag, info, acks);
+        // Closed: the stop has begun, and dropping what is held returns it.
+        let _ = self.intake.try_push(Received { held, what });
+    }
+
+    /// What is known before it takes a slot.
+    fn admit(&self, info: &TaskInfo, task: Task) -> Result<Task, Outcome> {
+        if self.known.as_ref().is_some_and(|known| !known.contains(&task.name)) {
+            let reason = format!("no handler is called '{}'", task.name);
+            return Err(Outcome::Rejected { reason });
+        }
+        self.shared.middleware.iter().try_for_each(|middleware| middleware.received(info))?;
+        Ok(task)
+    }
+
+    /// Begins what is received, until the intake is closed.
+    pub(crate) async fn take(self: Rc<Self>) {
+        while let Ok(batch) = self.intake.recv_all().await {
+            for Received { held, what } in batch {
+                if held.stop().reason() == Some(StopReason::Stopping) || self.slots.is_closed() {
+                    drop(held);
+                    continue;
+                }
+                let task = match what.and_then(|task| self.still_wanted(&held).map_or(Ok(task), Err)) {
+                    Ok(task) => task,
+                    Err(outcome) => {
+                        self.settle(held, outcome);
+                        continue;
+                    }
+                };
+                match self.shared.limits.of(&held.info().queue, &task.name) {
+                    None => self.start(held, task, None).await,
+                    Some(bound) => {
+                        let bound = bound.clone();
+                        spawn(Rc::clone(&self).wait_for_limit(bound, held, task));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it was revoked, expired or known as poison in the meantime.
+    fn still_wanted(&self, held: &Held) -> Option<Outcome> {
+        if held.stop().reason() == Some(StopReason::Revoked) {
+            return Some(Outcome::Revoked);
+        }
+        before_run(held.info().expires, self.circumstances(held.info()))
+    }
+
+    async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Task) {
+        let waiting = Gauge::new(&self.shared);
+        let entered = {
+            let stop = Rc::clone(held.stop());
+            let mut requested = pin!(stop.requested());
+            let mut enter = pin!(bound.enter());
+            poll_fn(|cx| match requested.as_mut().poll(cx) {
+                Poll::Ready(reason) => Poll::Ready(Err(reason)),
+                Poll::Pending => enter.as_mut().poll(cx).map(Ok),
+            })
+            .await
+        };
+        drop(waiting);
+        match entered {
+            Ok(Ok(lease)) => match self.still_wanted(&held) {
+                None => self.start(held, task, Some(lease)).await,
+                Some(outcome) => self.settle(held, outcome),
+            },
+            Ok(Err(EnterError::Closed)) | Err(StopReason::Stopping) => drop(held),
+            Ok(Err(error)) => {
+                let error = crate::TaskError { kind: "Limit".to_owned(), message: error.to_string(), traceback: None };
+                self.settle(held, Outcome::Failure(error));
+            }
+            Err(StopReason::Revoked) => self.settle(held, Outcome::Revoked),
+        }
+    }
+
+    /// Waits for a slot and runs it there.
+    async fn start(self: &Rc<Self>, held: Held, task: Task, lease: Option<Lease>) {
+        // Refused, the pool is closed: what is held returns with the future.
+        if let Ok(handle) = self.slots.submit(Rc::clone(self).run(held, task, lease)).await {
+            handle.detach();
+        }
+    }
+
+    async fn run(self: Rc<Self>, held: Held, task: Task, lease: Option<Lease>) {
+        // It may have waited for its slot.
+        if let Some(outcome) = self.still_wanted(&held) {
+            drop(lease);
+            return self.settle(held, outcome);
+        }
+        let _running = Running::new(&self);
+        held.begin();
+        let lease = lease.map(|mut lease| {
+            lease.sent();
+            lease
+        });
+        let shared = &self.shared;
+        let policy = shared.policies.of(&task.name);
+        let mut job = Job {
+            soft_limit: task.soft_limit.or(policy.soft_limit),
+            hard_limit: task.hard_limit.or(policy.hard_limit),
+            stop: Rc::clone(held.stop()),
+            task,
+        };
+        let info = held.info();
+        shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
+        let begun = LoopHandle::current().time();
+        shared.counters.queued.add(moment::since(shared.broker.now(), info.published));
+        let mut outcome = shared.mode.run(job).await;
+        drop(lease);
+        let took = LoopHandle::current().time() - begun;
+        shared.counters.ran.add(took);
+        shared.middleware.iter().rev().for_each(|middleware| middleware.ended(info, &mut outcome));
+        log(info, &outcome, took);
+        self.settle(held, outcome);
+    }
+
+    fn settle(&self, held: Held, outcome: Outcome) {
+        let kind = outcome.kind();
+        if let Outcome::Rejected { reason } = &outcome {
+            let info = held.info();
+            tracing::error!(task.id = %info.id, task.name = %info.name, queue = %info.queue, reason, "rejected");
+        }
+        let decision = decide(&held.info().id, outcome, self.circumstances(held.info()));
+        held.settle(decision, kind);
+    }
+
+    fn circumstances(&self, info: &TaskInfo) -> Circumstances<'_> {
+        let shared = &self.shared;
+        Circumstances {
+            policy: shared.policies.of(&info.name),
+            retries: info.retries,
+            crashes: info.crashes,
+            now: shared.broker.now(),
+            chance: shared.chance(),
+        }
+    }
+
+    /// Nothing is begun any more: what waits returns at once, what runs goes on. Awaited, it waits for that.
+    pub(crate) fn stop_taking(&self) -> Drained {
+        self.intake.close();
+        let drained = self.slots.close();
+        self.shared.hands.stop(false);
+        drained
+    }
+
+    /// Drops what does not listen; the guards return it.
+    pub(crate) async fn abort(&self) {
+        self.slots.abort().await;
+    }
+}
+
+fn log(info: &TaskInfo, outcome: &Outcome, took: Duration) {
+    let (id, name, ms) = (&info.id, &info.name, took.as_millis() as u64);
+    match outcome {
+        Outcome::Success(_) => tracing::debug!(task.id = %id, task.name = %name, ms, "succeeded"),
+        Outcome::Failure(error) => {
+            tracing::warn!(task.id = %id, task.name = %name, ms, kind = error.kind, error = error.message, "failed");
+        }
+        Outcome::Retry { error, .. } => {
+            tracing::info!(task.id = %id, task.name = %name, ms, error = error.message, "asks to be run again");
+        }
+        Outcome::TimedOut { limit } => tracing::warn!(task.id = %id, task.name = %name, ms, ?limit, "timed out"),
+        Outcome::Crashed { message } => {
+            tracing::error!(task.id = %id, task.name = %name, ms, error = message, "what ran it died");
+        }
+        Outcome::Cancelled => tracing::info!(task.id = %id, task.name = %name, ms, "ended by the stop"),
+        Outcome::Revoked => tracing::info!(task.id = %id, task.name = %name, ms, "revoked while it ran"),
+        // Logged where all of them pass.
+        Outcome::Rejected { .. } | Outcome::Expired | Outcome::Poisoned { .. } => {}
+    }
+}
+
+/// Counts a run, and the times the marks are reached.
+struct Running(Rc<WorkerPool>);
+
+impl Running {
+    fn new(pool: &Rc<WorkerPool>) -> Running {
+        let counters = &pool.shared.counters;
+        counters.begun();
+        if let Some(marks) = pool.watermarks
+            && counters.running.get() >= marks.high as u64
+            && !pool.high.replace(true)
+        {
+            add(&counters.watermark_pauses, 1);
+            tracing::debug!(high = marks.high, low = marks.low, "the high-water mark is reached; starts wait");
+        }
+        Running(Rc::clone(pool))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pool = &self.0;
+        pool.shared.counters.ended();
+        if pool.watermarks.is_some_and(|marks| pool.shared.counters.running.get() <= marks.low as u64) {
+            pool.high.set(false);
+        }
+    }
+}
+
+/// Counts who waits at a gate.
+struct Gauge(Rc<Shared>);
+
+impl Gauge {
+    fn new(shared: &Rc<Shared>) -> Gauge {
+        add(&shared.counters.waiting_for_limit, 1);
+        Gauge(Rc::clone(shared))
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        let waiting = &self.0.counters.waiting_for_limit;
+        waiting.set(waiting.get() - 1);
+    }
+}
