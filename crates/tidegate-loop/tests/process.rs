@@ -341,6 +341,43 @@ fn a_group_is_ended_as_a_whole() {
     });
 }
 
+fn what_a_child_leaves_in_its_group_is_killed_when_it_has_ended() {
+    on_loop(async {
+        let mut command = shell("sleep 1000 & echo $!");
+        let mut child = command.sweep_group(true).stdout(Stdio::piped()).spawn().unwrap();
+        assert!(child.wait().await.unwrap().success());
+        // The grandchild holds the pipe: without its end there would be none here.
+        let left = StreamReader::new(child.stdout.take().unwrap()).read_to_end().await.unwrap();
+        assert!(String::from_utf8(left).unwrap().trim().parse::<u32>().is_ok());
+    });
+}
+
+fn a_descriptor_is_inherited_by_the_child_it_was_given_to_and_no_other() {
+    on_loop(async {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut command = shell("echo hello >&$NUMBER");
+        let number = command.inherit(writer.into()).unwrap().to_string();
+        let mut stranger = shell("test -e /proc/self/fd/$NUMBER");
+        assert_eq!(stranger.env("NUMBER", &number).status().await.unwrap().code(), Some(1));
+        assert!(command.env("NUMBER", &number).status().await.unwrap().success());
+        drop(command);
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "hello\n");
+    });
+}
+
+fn a_child_that_dies_with_its_parent_is_gone_when_the_thread_is() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let parent = thread::spawn(move || {
+        on_loop(async {
+            let mut command = Command::new("sleep");
+            command.inherit(writer.into()).unwrap();
+            drop(command.arg("1000").die_with_parent().spawn().unwrap());
+        });
+    });
+    parent.join().unwrap();
+    assert_eq!(std::io::read_to_string(reader).unwrap(), "");
+}
+
 fn errors_name_the_program_and_what_is_missing() {
     on_loop(async {
         let directory = std::env::temp_dir().join(format!("tidegate-process-{}", std::process::id()));
@@ -487,6 +524,9 @@ const CASES: &[Case] = cases![
     a_time_limit_ends_the_child_and_keeps_what_it_said,
     a_time_limit_does_not_wait_for_those_who_hold_the_pipe,
     a_group_is_ended_as_a_whole,
+    what_a_child_leaves_in_its_group_is_killed_when_it_has_ended,
+    a_descriptor_is_inherited_by_the_child_it_was_given_to_and_no_other,
+    a_child_that_dies_with_its_parent_is_gone_when_the_thread_is,
     errors_name_the_program_and_what_is_missing,
     too_many_descriptors_is_an_error_that_passes,
     sigchld_is_left_alone,
@@ -506,6 +546,7 @@ const WITHOUT_PIDFD: &[&str] = &[
     "without_it_a_dropped_child_goes_on",
     "a_child_that_ignores_sigterm_is_killed_after_the_grace",
     "a_time_limit_ends_the_child_and_keeps_what_it_said",
+    "what_a_child_leaves_in_its_group_is_killed_when_it_has_ended",
     "sigchld_is_left_alone",
     "a_status_that_is_gone_is_an_error_and_the_number_is_not_used_any_more",
     "every_selector_waits_for_children",

@@ -63,15 +63,16 @@ pub(super) struct Setup {
     pub(super) program: String,
     pub(super) kill_on_drop: bool,
     pub(super) group: bool,
+    pub(super) sweep: bool,
     pub(super) limit: Option<Limit>,
 }
 
 impl Child {
     pub(super) fn new(mut child: std::process::Child, setup: Setup) -> io::Result<Child> {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let Setup { program, kill_on_drop, group, limit } = setup;
+        let Setup { program, kill_on_drop, group, sweep, limit } = setup;
         // First, so that it is reaped whatever happens next.
-        let process = Process::Living(Living::new(child));
+        let process = Process::Living(Living::new(child, sweep));
         let mut child = Child { stdin: None, stdout: None, stderr: None, program, process, kill_on_drop, group, limit };
         child.stdin = stdin.map(ChildStdin::new).transpose()?;
         child.stdout = stdout.map(|pipe| PipeReader::from_fd(pipe.into())).transpose()?;

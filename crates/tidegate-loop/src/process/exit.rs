@@ -27,6 +27,8 @@ pub(super) fn pidfd(child: &std::process::Child) -> Option<OwnedFd> {
 pub(super) struct Living {
     pub(super) child: std::process::Child,
     watch: Watch,
+    /// It leads a group, and what it leaves of that is killed.
+    sweep: bool,
 }
 
 enum Watch {
@@ -41,21 +43,21 @@ struct Waited {
 }
 
 impl Living {
-    pub(super) fn new(child: std::process::Child) -> Living {
+    pub(super) fn new(child: std::process::Child, sweep: bool) -> Living {
         let watch = match pidfd(&child) {
             Some(pidfd) => Watch::Pidfd(Source::new(pidfd)),
             None => Watch::Thread(None),
         };
-        Living { child, watch }
+        Living { child, watch, sweep }
     }
 
     pub(super) fn poll(&mut self, cx: &mut PollContext<'_>) -> Poll<io::Result<ExitStatus>> {
         match &mut self.watch {
             Watch::Pidfd(source) => {
-                let child = &mut self.child;
+                let (child, sweep) = (&mut self.child, self.sweep);
                 // The system's own words, because the source wants an error number.
                 let mut failed = None;
-                let polled = source.poll_io(cx, Direction::Read, |_| match child.try_wait() {
+                let polled = source.poll_io(cx, Direction::Read, |_| match reap(child, sweep) {
                     Ok(Some(status)) => Ok(status),
                     Ok(None) => Err(Errno::AGAIN),
                     Err(error) => {
@@ -82,7 +84,7 @@ impl Living {
                     return Poll::Pending;
                 }
                 drop(state);
-                match self.child.try_wait() {
+                match reap(&mut self.child, self.sweep) {
                     Ok(Some(status)) => Poll::Ready(Ok(status)),
                     Ok(None) => unreachable!("it was seen to have ended"),
                     Err(error) => Poll::Ready(Err(error)),
@@ -92,8 +94,21 @@ impl Living {
     }
 
     pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
+        reap(&mut self.child, self.sweep)
     }
+}
+
+/// How the child ended, if it has; then it is reaped.
+fn reap(child: &mut std::process::Child, sweep: bool) -> io::Result<Option<ExitStatus>> {
+    if sweep {
+        let pid = Pid::from_child(child);
+        let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(Some(_)) = waitid(WaitId::Pid(pid), looks) {
+            // Until it is reaped no other group can have its number. None left is fine.
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
+    }
+    child.try_wait()
 }
 
 /// Notices the end in a thread and leaves the reaping to the loop, so that until then the number is the child's.

@@ -17,11 +17,13 @@
 //!
 //! On a loop in virtual time a child is not waited for: the clock jumps on.
 //!
-//! Where to read: `child.rs`, then `exit.rs` (how an end is noticed), `orphan.rs` (who reaps what was dropped), `stdin.rs`.
+//! Where to read: `child.rs`, then `exit.rs` (how an end is noticed), `orphan.rs` (who reaps what was dropped), `stdin.rs`,
+//! `inherit.rs` (what is done in the child before the program starts).
 
 mod child;
 mod error;
 mod exit;
+mod inherit;
 mod orphan;
 mod stdin;
 
@@ -60,6 +62,7 @@ pub struct Command {
     stderr: bool,
     kill_on_drop: bool,
     group: bool,
+    sweep: bool,
     time: Option<Duration>,
     grace: Duration,
 }
@@ -78,6 +81,7 @@ impl Command {
             stderr: false,
             kill_on_drop: false,
             group: false,
+            sweep: false,
             time: None,
             grace: GRACE,
         }
@@ -261,6 +265,22 @@ impl Command {
         self
     }
 
+    /// Whether what the child leaves behind in its group is killed when its end is noticed, before its number can become
+    /// somebody else's. Gives it a group of its own. Off unless set.
+    ///
+    /// ```
+    /// # use tidegate_loop::{process::Command, run};
+    /// # run(async {
+    /// let mut child = Command::new("sh").args(["-c", "sleep 1000 &"]).sweep_group(true).spawn().unwrap();
+    /// child.wait().await.unwrap(); // the sleeper is killed with it
+    /// # }).unwrap();
+    /// ```
+    pub fn sweep_group(&mut self, sweep: bool) -> &mut Command {
+        self.group |= sweep;
+        self.sweep = sweep;
+        self
+    }
+
     /// How long the child may take in [`status`](Self::status), [`output`](Self::output) and
     /// [`Child::wait_with_output`], counted from when that is awaited. Then it is asked to end, and killed after the
     /// [`grace`](Self::grace). No limit unless set.
@@ -329,6 +349,7 @@ impl Command {
             program: error::name_of(&self.command),
             kill_on_drop: self.kill_on_drop,
             group: self.group,
+            sweep: self.sweep,
             limit: self.time.map(|time| Limit { time, grace: self.grace }),
         };
         let child = self.command.spawn().map_err(|error| ProcessError::spawn(&self.command, error))?;
