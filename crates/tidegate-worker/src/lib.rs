@@ -27,6 +27,7 @@ mod moment;
 mod outcome;
 mod phase;
 mod pool;
+mod process;
 mod retry;
 mod settings;
 mod share;
@@ -54,6 +55,9 @@ pub use mode::{Figure, Job, Mode, ModeError, StopReason, StopSignal};
 pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, before_run, decide};
 pub use phase::Phase;
 pub use pool::Decode;
+pub use process::{
+    CHILD_VARIABLE, MAX_FRAME, PROTOCOL_VERSION, ProcessMode, ProcessOptions, ProcessStats, SOCKET_VARIABLE,
+};
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;
 pub use task::{Envelope, Task, TaskId, Unique};

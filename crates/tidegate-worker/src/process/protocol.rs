@@ -1,0 +1,351 @@
+//! What a worker and a child say to each other, without I/O: bytes in, events out; orders in, bytes out. Described for
+//! those who write children in `docs/process-protocol.md`.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::frame::{self, Frames, TooLong};
+use crate::broker::TaskError;
+use crate::task::Task;
+
+/// The version of the protocol that this worker speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The worker's side of one child's socket.
+#[derive(Debug)]
+pub(super) struct Protocol {
+    frames: Frames,
+    /// To be written; what lies before `written` has been.
+    output: Vec<u8>,
+    written: usize,
+    max_frame: usize,
+    greeted: bool,
+    last_run: u64,
+    /// Sent and unanswered, in the order in which the child runs them.
+    open: VecDeque<u64>,
+}
+
+/// Something the child has said.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event {
+    Ready(Ready),
+    /// The first of the open runs has ended.
+    Answered(u64, Answer),
+    /// A run that was asked back, and was not begun.
+    Returned(u64),
+}
+
+/// How a child introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Ready {
+    /// `None`: it does not say, and finds out by trying.
+    pub(super) handlers: Option<Vec<String>>,
+    /// What it is, for the log.
+    pub(super) name: String,
+    /// SIGUSR1 makes it look at its socket while it runs something.
+    pub(super) interrupt: bool,
+}
+
+/// How a run ended, as the child tells it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Answer {
+    Done(Value),
+    Failed(TaskError),
+    Retry {
+        after: Option<Duration>,
+        error: TaskError,
+    },
+    /// The soft limit ended it; which one, if it was the child's own.
+    SoftLimit(Option<Duration>),
+    Rejected(String),
+}
+
+/// A child that does not keep to the protocol. There is no way to go on with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Violation {
+    TooLong {
+        length: usize,
+        max: usize,
+    },
+    NotJson {
+        reason: String,
+        start: String,
+    },
+    Version {
+        theirs: Option<u64>,
+    },
+    /// Something else than the greeting came first, or it came again.
+    Greeting {
+        kind: String,
+    },
+    UnknownKind {
+        kind: String,
+    },
+    /// It answers what is not the turn of.
+    Order {
+        run: Option<u64>,
+        expected: Option<u64>,
+    },
+}
+
+impl From<TooLong> for Violation {
+    fn from(TooLong { length, max }: TooLong) -> Violation {
+        Violation::TooLong { length, max }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::TooLong { length, max } => {
+                write!(f, "it announced a frame of {length} bytes; {max} are allowed")
+            }
+            Violation::NotJson { reason, start } => {
+                write!(f, "it sent a frame that is no message ({reason}): {start:?}")
+            }
+            Violation::Version { theirs: Some(theirs) } => write!(
+                f,
+                "it speaks version {theirs} of the protocol, this worker version {PROTOCOL_VERSION}; use a module of the \
+                 worker's version"
+            ),
+            Violation::Version { theirs: None } => write!(f, "its greeting names no version of the protocol"),
+            Violation::Greeting { kind } => {
+                write!(f, "it sent `{kind}` where a greeting (`ready`) is due once and first")
+            }
+            Violation::UnknownKind { kind } => write!(f, "it sent a message of the unknown type `{kind}`"),
+            Violation::Order { run, expected } => {
+                let name = |run: &Option<u64>| run.map_or_else(|| "none".to_owned(), |run| run.to_string());
+                write!(f, "it answered run {}, but {} was due", name(run), name(expected))
+            }
+        }
+    }
+}
+
+/// A message from the child. One flat record for all kinds: an enum by tag would be parsed twice.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(rename = "type")]
+    kind: String,
+    run: Option<u64>,
+    #[serde(default)]
+    value: Value,
+    error: Option<TaskError>,
+    after_ms: Option<f64>,
+    limit_ms: Option<f64>,
+    reason: Option<String>,
+    version: Option<u64>,
+    handlers: Option<Vec<String>>,
+    name: Option<String>,
+    #[serde(default)]
+    interrupt: bool,
+}
+
+/// What is asked of a message that could not be read as a whole: who it is for.
+#[derive(Deserialize)]
+struct Skeleton {
+    #[serde(rename = "type")]
+    kind: String,
+    run: u64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+enum Order<'a> {
+    Hello {
+        version: u32,
+        max_frame: usize,
+    },
+    Run {
+        run: u64,
+        id: &'a str,
+        task: &'a str,
+        args: &'a [Value],
+        kwargs: &'a Map<String, Value>,
+        retries: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        soft_ms: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hard_ms: Option<f64>,
+    },
+    Soft {
+        run: u64,
+    },
+    Recall {
+        run: u64,
+    },
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Bytes of the output that are kept when all of it is written.
+const OUTPUT_KEEP: usize = 256 << 10;
+
+impl Protocol {
+    /// The greeting is the first thing in the output.
+    pub(super) fn new(max_frame: usize) -> Protocol {
+        let mut protocol = Protocol {
+            frames: Frames::new(max_frame),
+            output: Vec::new(),
+            written: 0,
+            max_frame,
+            greeted: false,
+            last_run: 0,
+            open: VecDeque::new(),
+        };
+        protocol.say(&Order::Hello { version: PROTOCOL_VERSION, max_frame }).expect("a greeting is short");
+        protocol
+    }
+
+    fn say(&mut self, order: &Order<'_>) -> Result<(), TooLong> {
+        frame::append(&mut self.output, self.max_frame, |output| {
+            serde_json::to_writer(output, order).expect("strings, numbers and values always serialize");
+        })
+    }
+
+    /// Sends a task; by which number it runs.
+    ///
+    /// # Errors
+    /// When it is longer than a frame may be. Nothing was sent.
+    pub(super) fn run(&mut self, task: &Task, soft: Option<Duration>, hard: Option<Duration>) -> Result<u64, TooLong> {
+        let run = self.last_run + 1;
+        self.say(&Order::Run {
+            run,
+            id: task.id.as_str(),
+            task: &task.name,
+            args: &task.args,
+            kwargs: &task.kwargs,
+            retries: task.retries,
+            soft_ms: soft.map(millis),
+            hard_ms: hard.map(millis),
+        })?;
+        self.last_run = run;
+        self.open.push_back(run);
+        Ok(run)
+    }
+
+    /// Says that a run has passed its soft limit.
+    pub(super) fn soft(&mut self, run: u64) {
+        self.say(&Order::Soft { run }).expect("short");
+    }
+
+    /// Asks for a run back that the child has not begun.
+    pub(super) fn recall(&mut self, run: u64) {
+        self.say(&Order::Recall { run }).expect("short");
+    }
+
+    /// What is to be written.
+    pub(super) fn output(&self) -> &[u8] {
+        &self.output[self.written..]
+    }
+
+    /// So much of it was written.
+    pub(super) fn wrote(&mut self, count: usize) {
+        self.written += count;
+        if self.written == self.output.len() {
+            self.output.clear();
+            self.output.shrink_to(OUTPUT_KEEP);
+            self.written = 0;
+        }
+    }
+
+    /// Takes what was read.
+    pub(super) fn receive(&mut self, bytes: &[u8]) {
+        self.frames.push(bytes);
+    }
+
+    /// The next thing the child has said.
+    ///
+    /// # Errors
+    /// When it is not what the protocol says. Nothing more can be read then.
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
+        let Some(range) = self.frames.next()? else { return Ok(None) };
+        let content = self.frames.content(range);
+        match serde_json::from_slice::<Message>(content) {
+            Ok(message) => self.heard(message).map(Some),
+            Err(error) => match unreadable_result(content, &error) {
+                Some((run, answer)) => self.answered(Some(run), answer).map(Some),
+                None => Err(Violation::NotJson { reason: error.to_string(), start: start_of(content) }),
+            },
+        }
+    }
+
+    fn heard(&mut self, message: Message) -> Result<Event, Violation> {
+        let Message { kind, run, value, error, after_ms, limit_ms, reason, version, handlers, name, interrupt } =
+            message;
+        if kind == "ready" && !self.greeted {
+            if version != Some(u64::from(PROTOCOL_VERSION)) {
+                return Err(Violation::Version { theirs: version });
+            }
+            self.greeted = true;
+            return Ok(Event::Ready(Ready { handlers, name: name.unwrap_or_default(), interrupt }));
+        }
+        if !self.greeted || kind == "ready" {
+            return Err(Violation::Greeting { kind });
+        }
+        let error = || {
+            error.unwrap_or_else(|| TaskError {
+                kind: "Unknown".into(),
+                message: "the handler failed and did not say why".into(),
+                traceback: None,
+            })
+        };
+        let answer = match &*kind {
+            "done" => Answer::Done(value),
+            "failed" => Answer::Failed(error()),
+            "retry" => Answer::Retry { after: after_ms.and_then(duration), error: error() },
+            "soft-limit" => Answer::SoftLimit(limit_ms.and_then(duration)),
+            "rejected" => Answer::Rejected(reason.unwrap_or_else(|| "the child does not say why".into())),
+            "returned" => return self.returned(run),
+            _ => return Err(Violation::UnknownKind { kind }),
+        };
+        self.answered(run, answer)
+    }
+
+    fn answered(&mut self, run: Option<u64>, answer: Answer) -> Result<Event, Violation> {
+        match (run, self.open.front().copied()) {
+            (Some(run), Some(expected)) if run == expected => {
+                self.open.pop_front();
+                Ok(Event::Answered(run, answer))
+            }
+            (run, expected) => Err(Violation::Order { run, expected }),
+        }
+    }
+
+    fn returned(&mut self, run: Option<u64>) -> Result<Event, Violation> {
+        let position = self.open.iter().position(|open| Some(*open) == run);
+        match (run, position) {
+            (Some(run), Some(position)) => {
+                self.open.remove(position);
+                Ok(Event::Returned(run))
+            }
+            _ => Err(Violation::Order { run, expected: self.open.back().copied() }),
+        }
+    }
+}
+
+/// A result that is JSON but beyond what is read here (nested too deeply, a number out of range) is its handler's failure,
+/// not its child's.
+fn unreadable_result(content: &[u8], error: &serde_json::Error) -> Option<(u64, Answer)> {
+    let skeleton: Skeleton = serde_json::from_slice(content).ok()?;
+    let message = format!("the result cannot be read: {error}");
+    (skeleton.kind == "done").then(|| {
+        (skeleton.run, Answer::Failed(TaskError { kind: "UnreadableResult".into(), message, traceback: None }))
+    })
+}
+
+fn duration(millis: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(millis / 1e3).ok()
+}
+
+/// Enough of a message to recognize it.
+fn start_of(content: &[u8]) -> String {
+    const SHOWN: usize = 80;
+    let text = String::from_utf8_lossy(&content[..content.len().min(SHOWN)]).into_owned();
+    if content.len() > SHOWN { text + "…" } else { text }
+}
