@@ -56,7 +56,8 @@ pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, before_run, dec
 pub use phase::Phase;
 pub use pool::Decode;
 pub use process::{
-    CHILD_VARIABLE, MAX_FRAME, PROTOCOL_VERSION, ProcessMode, ProcessOptions, ProcessStats, SOCKET_VARIABLE,
+    CHILD_VARIABLE, EXIT_RETRY, Exec, MAX_FRAME, PROTOCOL_VERSION, ProcessMode, ProcessOptions, ProcessStats,
+    SOCKET_VARIABLE,
 };
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;

@@ -3,7 +3,7 @@
 //! counts.
 
 use std::os::unix::process::ExitStatusExt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::ExitStatus;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -65,19 +65,25 @@ pub(super) struct End {
     pub(super) as_told: bool,
 }
 
-struct Output {
+/// One of a process's two outputs, by the line.
+pub(super) struct Output {
     name: &'static str,
     pipe: Option<PipeReader>,
     lines: Lines,
 }
 
 impl Output {
-    fn new(name: &'static str, pipe: Option<PipeReader>) -> Output {
+    pub(super) fn new(name: &'static str, pipe: Option<PipeReader>) -> Output {
         Output { name, pipe, lines: Lines::default() }
     }
 
     /// Reads what there is; hands on each line. True: there may be more at once.
-    fn poll(&mut self, cx: &mut Context<'_>, chunk: &mut [u8], mut line: impl FnMut(&'static str, &str)) -> bool {
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        chunk: &mut [u8],
+        mut line: impl FnMut(&'static str, &str),
+    ) -> bool {
         let Some(pipe) = &self.pipe else { return false };
         for _ in 0..READS_A_TURN {
             match pipe.poll_read(cx, chunk) {
@@ -92,6 +98,11 @@ impl Output {
             }
         }
         true
+    }
+
+    /// The last line, whose end is missing: no more will come.
+    pub(super) fn finish(&mut self, mut line: impl FnMut(&'static str, &str)) {
+        self.lines.end(|text| line(self.name, text));
     }
 }
 
@@ -315,8 +326,7 @@ impl Child {
     }
 
     fn poll_exit(&mut self, cx: &mut Context<'_>) -> Poll<Result<ExitStatus, ProcessError>> {
-        let wait = std::pin::pin!(self.process.wait());
-        wait.poll(cx)
+        pin!(self.process.wait()).poll(cx)
     }
 
     /// Whether its time has come.

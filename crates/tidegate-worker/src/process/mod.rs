@@ -6,6 +6,7 @@
 //! stands beside them: a command that is started anew for every task.
 
 mod child;
+mod exec;
 mod fleet;
 mod frame;
 mod lines;
@@ -23,6 +24,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 pub use child::{CHILD_VARIABLE, SOCKET_VARIABLE};
+pub use exec::{EXIT_RETRY, Exec};
 use fleet::Fleet;
 pub use fleet::ProcessStats;
 use overseer::Rules;
@@ -30,7 +32,7 @@ pub use protocol::PROTOCOL_VERSION;
 use ticket::Ticket;
 
 use crate::broker::Local;
-use crate::mode::{Job, Mode, ModeError, StopReason};
+use crate::mode::{Figure, Job, Mode, ModeError, StopReason};
 use crate::outcome::Outcome;
 
 /// How children are started, and what they may do.
@@ -198,6 +200,17 @@ impl Mode for ProcessMode {
 
     fn stop(&self) -> Local<'_, ()> {
         Box::pin(self.fleet.stop())
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let stats = self.stats();
+        let figure = |name, help, value| Figure { name, help, value };
+        vec![
+            figure("children", "Child processes alive.", stats.children as u64),
+            figure("children_started_total", "Child processes started.", stats.started),
+            figure("children_ended_total", "Child processes that ended because they were told to.", stats.ended),
+            figure("children_died_total", "Child processes that died by themselves.", stats.died),
+        ]
     }
 }
 

@@ -344,7 +344,7 @@ fn duration(millis: f64) -> Option<Duration> {
 }
 
 /// Enough of a message to recognize it.
-fn start_of(content: &[u8]) -> String {
+pub(super) fn start_of(content: &[u8]) -> String {
     const SHOWN: usize = 80;
     let text = String::from_utf8_lossy(&content[..content.len().min(SHOWN)]).into_owned();
     if content.len() > SHOWN { text + "…" } else { text }

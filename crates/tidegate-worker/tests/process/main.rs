@@ -1,5 +1,6 @@
 //! Tasks in child processes: good ones in Python, and children that break every rule. All of them are real processes.
 
+mod exec;
 mod limits;
 mod python;
 mod rogues;
