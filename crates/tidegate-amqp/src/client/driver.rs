@@ -1,0 +1,178 @@
+//! The coroutine of a connection: it reads, hands out what came, and writes all there is at once.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_rustls::client::TlsStream;
+use tidegate_loop::net::TcpStream;
+use tidegate_loop::{LoopHandle, Sleep, sleep_until};
+
+use super::shared::Shared;
+use crate::session::Session;
+
+/// Several hundred small messages at a time; a frame has at most twice as much.
+const READ_BYTES: usize = 64 * 1024;
+
+pub(super) fn now() -> Instant {
+    LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+}
+
+/// The bytes under a session.
+pub(super) enum Link {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Link {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Link::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Link::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Link::Plain(stream) => Pin::new(stream).poll_write(cx, data),
+            Link::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Link::Plain(_) => Poll::Ready(Ok(())),
+            Link::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Link::Plain(stream) => Pin::new(stream).poll_close(cx),
+            Link::Tls(stream) => Pin::new(&mut **stream).poll_close(cx),
+        }
+    }
+}
+
+/// Runs until the session has ended and its last words are sent.
+pub(super) struct Driver {
+    shared: Rc<Shared>,
+    link: Link,
+    buffer: Box<[u8]>,
+    /// Being written, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    flushed: bool,
+    /// Armed for this instant; it may be early, then it is looked at again.
+    alarm: Option<(Instant, Sleep)>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Rc<Shared>, link: Link) -> Driver {
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        Driver { shared, link, buffer, out: Vec::new(), sent: 0, flushed: true, alarm: None }
+    }
+
+    /// Ready when all there was is with the kernel.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            while self.sent < self.out.len() {
+                match self.link.poll_write(cx, &self.out[self.sent..]) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(count)) => self.sent += count,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            self.out.clear();
+            self.sent = 0;
+            let out = &mut self.out;
+            // Handing out also lets those go on who wait for room.
+            if self.shared.with_session(|session| session.wants_transmit() && session.poll_transmit(now(), out)) {
+                self.flushed = false;
+                continue;
+            }
+            if !self.flushed {
+                match self.link.poll_flush(cx) {
+                    Poll::Ready(Ok(())) => self.flushed = true,
+                    other => return other,
+                }
+            }
+            return Poll::Ready(Ok(()));
+        }
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(due) = self.shared.inner.borrow().session.poll_timeout() else { return Poll::Pending };
+        if self.alarm.as_ref().is_none_or(|(at, _)| *at > due) {
+            self.alarm = Some((due, sleep_until(due)));
+        }
+        let Some((_, sleep)) = &mut self.alarm else { unreachable!("armed above") };
+        if Pin::new(sleep).poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.alarm = None;
+        Poll::Ready(())
+    }
+
+    /// What the system says of the connection goes into the session's end.
+    fn lose(&self, error: &io::Error) {
+        tracing::debug!(broker = %self.shared.place, %error, "the connection broke");
+        self.shared.with_session(Session::handle_end);
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        this.shared.keep_driver(cx);
+        loop {
+            if this.shared.abandoned.get() {
+                this.shared.with_session(Session::handle_end);
+                return Poll::Ready(());
+            }
+            if let Poll::Ready(Err(error)) = this.poll_send(cx) {
+                this.lose(&error);
+                return Poll::Ready(());
+            }
+            if this.shared.inner.borrow().session.is_closed() {
+                // Last words that nobody takes any more are not worth waiting for.
+                let _ = this.link.poll_close(cx);
+                return Poll::Ready(());
+            }
+            match this.link.poll_read(cx, &mut this.buffer) {
+                Poll::Ready(Ok(0)) => {
+                    this.shared.with_session(Session::handle_end);
+                    continue;
+                }
+                Poll::Ready(Ok(count)) => {
+                    let bytes = &this.buffer[..count];
+                    this.shared.with_session(|session| session.handle_bytes(bytes, now()));
+                    continue;
+                }
+                Poll::Ready(Err(error)) => {
+                    this.lose(&error);
+                    return Poll::Ready(());
+                }
+                Poll::Pending => {}
+            }
+            if this.poll_alarm(cx).is_pending() {
+                return Poll::Pending;
+            }
+            this.shared.with_session(|session| session.handle_timeout(now()));
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// The loop may end a task at any time; nobody may wait for it then.
+    fn drop(&mut self) {
+        self.shared.with_session(Session::handle_end);
+    }
+}

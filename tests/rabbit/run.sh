@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# AMQP with a real RabbitMQ at the other end: a private one, started and ended here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
+node=tests/rabbit/node.sh
+
+"$node" make "$scratch/rabbit"
+trap '"$node" stop "$scratch/rabbit" || true' EXIT
+"$node" start "$scratch/rabbit"
+# shellcheck disable=SC1091
+eval "$(grep TIDEGATE_RABBIT "$scratch/rabbit/env")"
+# Who logs in by certificate is a user like any other.
+"$node" ctl "$scratch/rabbit" add_user client not-used >/dev/null
+"$node" ctl "$scratch/rabbit" set_permissions client '.*' '.*' '.*' >/dev/null
+
+cargo clippy -p tidegate-amqp --test peers --features peers --locked --quiet -- -D warnings
+# One at a time: some tell the broker that its memory is full.
+cargo test -p tidegate-amqp --test peers --features peers --locked --quiet -- --test-threads=1
