@@ -35,7 +35,6 @@ pub mod sqlite;
 mod task;
 
 pub use arguments::{Arguments, FromTask};
-
 pub use broker::{
     Broker, BrokerError, Consumer, DeadLetter, Delivery, Incoming, Local, Published, QueueStats, Selection, Settled,
     Settlement, Subscription, Tag, TaskError, TaskResult, TaskState, Verdict,
@@ -47,9 +46,6 @@ pub use handlers::{BlockingHandler, BlockingHandlers, BlockingTaskFn, Handler, H
 pub use limits::Limits;
 pub use master::{Master, MasterError, MasterHandle, Report, Stop, WorkerStats};
 pub use memory::MemoryBroker;
-pub use mode::{Job, Mode, ModeError, StopReason, StopSignal};
-pub use outcome::Outcome;
-pub use sqlite::SqliteBroker;
 pub use middleware::{Middleware, TaskInfo};
 pub use mode::{Figure, Job, Mode, ModeError, StopReason, StopSignal};
 pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, before_run, decide};
@@ -61,4 +57,5 @@ pub use process::{
 };
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;
+pub use sqlite::SqliteBroker;
 pub use task::{Envelope, Task, TaskId, Unique};
