@@ -88,8 +88,8 @@ impl fmt::Display for Garble {
 ///
 /// ```
 /// use tidegate_pdf::{judge, Garble, Quality};
-/// let text = "Lbh pna ernq guvf? ".repeat(8); // every letter stands for another
-/// assert_eq!(judge(&text, 152, 0), Quality::Garbled { why: Garble::Vowels });
+/// let text = "Wkh wlgh wxuqv wzlfh d gdb. ".repeat(8); // every letter stands for another
+/// assert_eq!(judge(&text, 224, 0), Quality::Garbled { why: Garble::Vowels });
 /// ```
 #[must_use]
 pub fn judge(text: &str, glyphs: u32, unknown: u32) -> Quality {

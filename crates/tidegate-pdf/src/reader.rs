@@ -32,18 +32,16 @@ impl Default for Limits {
 /// ```
 /// use tidegate_pdf::{Reader, Want};
 ///
-/// fn main() {
-///     // The child is this very program, started once more.
-///     tidegate_pdf::child::main_if_asked();
+/// // First in `main`: the child is this very program, started once more.
+/// tidegate_pdf::child::main_if_asked();
 ///
-///     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/tides.pdf");
-///     tidegate_loop::run(async {
-///         let document = Reader::new().open(path).await.unwrap();
-///         let page = document.page(1, Want::text()).await.unwrap();
-///         assert!(page.text.unwrap().text.contains("tide"));
-///     })
-///     .unwrap();
-/// }
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/tides.pdf");
+/// tidegate_loop::run(async move {
+///     let document = Reader::new().open(path).await.unwrap();
+///     let page = document.page(1, Want::text()).await.unwrap();
+///     assert!(page.text.unwrap().text.contains("tide"));
+/// })
+/// .unwrap();
 /// ```
 #[derive(Clone, Default)]
 pub struct Reader {

@@ -30,10 +30,8 @@ const STACK_BYTES: usize = 32 << 20;
 /// To be called first in `main`: if this process was started to read a document, does so and ends; otherwise returns.
 ///
 /// ```
-/// fn main() {
-///     tidegate_pdf::child::main_if_asked();
-///     // what the program does otherwise
-/// }
+/// tidegate_pdf::child::main_if_asked();
+/// // what the program does otherwise
 /// ```
 pub fn main_if_asked() {
     if std::env::var_os(MARK).is_none() {
