@@ -89,11 +89,13 @@ async fn print(file: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
     if args.summary {
         let (pages, stats) = (document.page_count(), document.stats());
         println!(
-            "{}: {pages} pages, {good} good, {} failed, {chars} characters, first page after {:.0?}, all after {:.0?}",
+            "{}: {pages} pages, {good} good, {} failed, {chars} characters, first page after {:.0?}, all after {:.0?}, \
+             {} MiB",
             file.display(),
             stats.failed,
             first.unwrap_or_default(),
             started.elapsed(),
+            stats.memory_peak_bytes >> 20,
         );
     }
     Ok(())

@@ -53,6 +53,8 @@ pub struct Stats {
     pub asking: u64,
     /// The time in which something was read.
     pub busy: Duration,
+    /// The most memory that any of the children has used when it had read a page.
+    pub memory_peak_bytes: u64,
 }
 
 impl Document {
@@ -134,6 +136,10 @@ impl Document {
         let limit = limits.page_time.min(left);
         let request = Request::Page { number, text: want.text, picture_px: want.picture_px };
         let reply = living.ask(&request, &[], limit, &self.busy).await;
+        if let Ok((Reply::Page { memory_bytes, .. }, _)) = &reply {
+            let mut stats = self.stats.borrow_mut();
+            stats.memory_peak_bytes = stats.memory_peak_bytes.max(*memory_bytes);
+        }
         match reply.and_then(|(reply, body)| page_of(number, want, reply, body)) {
             Ok(page) => {
                 *worker = Some(living);
@@ -199,7 +205,7 @@ fn refused(path: &Path, refusal: Refusal, limits: &Limits) -> OpenError {
 
 /// A page from what the child sent, which need not fit together.
 fn page_of(number: u32, want: Want, reply: Reply, mut body: Vec<u8>) -> Result<Page, Trouble> {
-    let Reply::Page { text, picture, warnings } = reply else { return Err(Trouble::out_of_turn()) };
+    let Reply::Page { text, picture, warnings, .. } = reply else { return Err(Trouble::out_of_turn()) };
     let text_bytes = text.as_ref().map_or(0, |text| text.bytes);
     if text.is_some() != want.text || picture.is_some() != want.picture_px.is_some() || text_bytes > body.len() {
         return Err(Trouble::out_of_turn());

@@ -46,6 +46,7 @@ pub(crate) enum Reply {
         text: Option<TextHead>,
         picture: Option<PictureHead>,
         warnings: Vec<Warning>,
+        memory_bytes: u64,
     },
     /// The last: the child ends.
     Fault(Fault),

@@ -1,5 +1,6 @@
 //! What the child may use. Set by itself before it looks at the file, and never to be raised again.
 
+use std::fs;
 use std::io;
 use std::time::Duration;
 
@@ -13,6 +14,14 @@ pub(super) fn set(memory_bytes: u64, cpu: Duration) -> io::Result<()> {
     // It has nothing to write, and its end is no news for whoever collects core files.
     limit(Resource::Fsize, 0)?;
     limit(Resource::Core, 0)
+}
+
+/// The most that was really in memory so far; 0 where the system does not say.
+pub(super) fn memory_peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    peak.unwrap_or(0) * 1024
 }
 
 /// A lower limit that somebody has set before stays.

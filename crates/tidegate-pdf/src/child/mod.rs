@@ -92,7 +92,9 @@ fn answer(pdf: &Pdf, parent: &mut UnixStream) -> io::Result<()> {
                 let (text, words) = text.unzip();
                 let (picture, png) = picture.unzip();
                 let (words, png) = (words.unwrap_or_default(), png.unwrap_or_default());
-                wire::write(parent, &Reply::Page { text, picture, warnings }, &[words.as_bytes(), &png])?;
+                let memory_bytes = bounds::memory_peak_bytes();
+                let reply = Reply::Page { text, picture, warnings, memory_bytes };
+                wire::write(parent, &reply, &[words.as_bytes(), &png])?;
             }
             Ok((_, Err(fault), _)) => return wire::write(parent, &Reply::Fault(fault), &[]),
             // The library's caches may be in any state: a new child starts with new ones.

@@ -76,6 +76,7 @@ fn many_tasks_may_ask_at_once() {
         let stats = document.stats();
         assert_eq!((stats.read, stats.failed, stats.children, stats.asking), (20, 0, 1, 0));
         assert!(stats.busy > Duration::ZERO);
+        assert!((1 << 20..1 << 30).contains(&stats.memory_peak_bytes), "{stats:?}");
     });
 }
 
