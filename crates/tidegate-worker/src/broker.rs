@@ -27,7 +27,8 @@ pub trait Broker {
     fn now(&self) -> Timestamp;
 
     /// Stores all of them, or none. Once this is `Ok` they survive a crash of anything (as far as this broker promises).
-    /// After an error it is not always known whether they are stored; publishing them again under the same ids is safe.
+    /// After an error it is not always known whether they are stored; published again under the same ids, what is still in
+    /// its queue is not stored twice.
     fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>>;
 
     /// Begins to receive.

@@ -15,6 +15,7 @@ mod context;
 mod coroutine;
 mod cron;
 mod envelope_check;
+pub mod faulty;
 mod handlers;
 mod hands;
 mod limits;

@@ -158,6 +158,10 @@ impl Engine {
         if sweeps {
             self.housekeeping(now)?;
         }
+        if self.truncate_at.is_some_and(|at| at <= now.mono) {
+            self.truncate_at = None;
+            self.file.truncate_log();
+        }
         let within = if again { Some(Duration::ZERO) } else { self.within(now)? };
         Ok(Next { within, yield_to_others: others, closed: false })
     }
@@ -243,10 +247,6 @@ impl Engine {
         self.file.check_still_there()?;
         self.file.bell.mend();
         self.file.mend_ballast();
-        if self.truncate_at.is_some_and(|at| at <= now.mono) {
-            self.truncate_at = None;
-            self.file.truncate_log();
-        }
         Ok(())
     }
 

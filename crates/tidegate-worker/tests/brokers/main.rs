@@ -1,3 +1,4 @@
 //! The brokers: the conformance suite on each, and what is special to the one in a file.
 
+mod faults;
 mod suite;
