@@ -18,6 +18,7 @@ mod envelope_check;
 pub mod faulty;
 mod handlers;
 mod hands;
+mod http_handler;
 mod limits;
 mod master;
 pub mod memory;
@@ -33,7 +34,11 @@ mod retry;
 mod settings;
 mod share;
 pub mod sqlite;
+mod signals;
+mod status;
 mod task;
+mod thread;
+mod watchdog;
 
 pub use arguments::{Arguments, FromTask};
 pub use broker::{
@@ -44,6 +49,7 @@ pub use context::TaskContext;
 pub use coroutine::Coroutines;
 pub use cron::{Cron, CronError, Schedule};
 pub use handlers::{BlockingHandler, BlockingHandlers, BlockingTaskFn, Handler, HandlerError, Handlers, TaskFn};
+pub use http_handler::HttpHandler;
 pub use limits::Limits;
 pub use master::{Master, MasterError, MasterHandle, Report, Stop, WorkerStats};
 pub use memory::MemoryBroker;
@@ -59,4 +65,7 @@ pub use process::{
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;
 pub use sqlite::SqliteBroker;
+pub use signals::Signals;
 pub use task::{Envelope, Task, TaskId, Unique};
+pub use thread::Threads;
+pub use watchdog::Watchdog;

@@ -80,6 +80,12 @@ impl Settings {
         }
     }
 
+    /// What a stop may take in all, if the loop goes on.
+    pub fn stop_limit(&self) -> Duration {
+        let connections = self.queues.len().max(1) as u32;
+        self.warm_timeout + 2 * self.cancel_timeout + self.settle_timeout + (connections + 1) * self.close_timeout
+    }
+
     /// The prefetch for a mode with this many slots: enough that a slot does not wait for the broker, not so much that tasks
     /// lie here while another worker is idle.
     pub fn prefetch_for(slots: usize) -> usize {

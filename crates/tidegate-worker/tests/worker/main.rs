@@ -1,0 +1,11 @@
+//! The worker end to end, in virtual time where nothing outside of the loop takes part.
+
+mod cron;
+mod flow;
+mod hooks;
+mod limits;
+mod outcomes;
+mod pages;
+mod stop;
+mod support;
+mod threads;
