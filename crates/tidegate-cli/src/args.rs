@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::command::{completions, provider, trace};
+use crate::command::{completions, explain, rebuild, trace};
 
 /// An event loop you can see into, and what is built on it.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, disable_help_subcommand = true)]
 #[command(
-    after_help = "Try it:\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
+    after_help = "Try it:\n  tidegate explain samples/\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
                   Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \
                   the environment: --rpm is TIDEGATE_RPM. The command line counts first, then the environment, then the \
                   file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run."
@@ -27,6 +28,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Provider(provider::Args),
+    Explain(explain::Args),
+    Rebuild(rebuild::Args),
     Trace(trace::Args),
     Completions(completions::Args),
 }

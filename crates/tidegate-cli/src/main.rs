@@ -21,6 +21,8 @@ const EXIT_SOME_FAILED: u8 = 1;
 const EXIT_UNABLE: u8 = 2;
 
 fn main() -> ExitCode {
+    // PDFs are read in a child, which is this program started once more.
+    tidegate_pdf::child::main_if_asked();
     match config::parse().and_then(|args| command::run(args.command)) {
         Ok(Done::All) => ExitCode::SUCCESS,
         Ok(Done::SomeFailed) => ExitCode::from(EXIT_SOME_FAILED),

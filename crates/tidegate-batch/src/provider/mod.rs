@@ -20,6 +20,7 @@ pub use local::Local;
 pub use remote::Remote;
 
 use crate::call_error::CallError;
+use crate::caller::CallerStats;
 use crate::estimate::Estimate;
 use crate::key::ApiKey;
 use crate::question::{Answer, Question, Usage};
@@ -38,6 +39,11 @@ pub trait Provider {
 
     /// What a question will cost, at the most.
     fn estimate(&self, question: &Question) -> Estimate;
+
+    /// What it has sent so far, if it sends anything.
+    fn traffic(&self) -> CallerStats {
+        CallerStats::default()
+    }
 
     /// Asks, once the gate lets it: waits in `scope`, and returns when there is an answer or no hope for one.
     ///

@@ -3,7 +3,7 @@
 use tidegate_limit::Scope;
 
 use super::{Asked, Asking, Dialect, Parameters, Provider};
-use crate::caller::{Call, Caller};
+use crate::caller::{Call, Caller, CallerStats};
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
 use crate::question::Question;
 
@@ -73,6 +73,10 @@ impl Provider for Remote {
     fn estimate(&self, question: &Question) -> Estimate {
         let output_tokens = self.parameters.max_tokens.map_or(ANSWER_TOKENS, u64::from);
         Estimate { input_tokens: tokens_of_question(question), output_tokens }
+    }
+
+    fn traffic(&self) -> CallerStats {
+        self.caller.stats()
     }
 
     fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {

@@ -2,6 +2,11 @@
 
 pub(crate) mod completions;
 pub(crate) mod provider;
+pub(crate) mod explain;
+pub(crate) mod limits;
+pub(crate) mod progress;
+pub(crate) mod rebuild;
+pub(crate) mod server;
 pub(crate) mod trace;
 
 use crate::args::Command;
@@ -10,13 +15,14 @@ use crate::args::Command;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Done {
     All,
-    #[expect(dead_code, reason = "the commands that work through items come next")]
     SomeFailed,
 }
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
+        Command::Explain(args) => explain::run(args),
+        Command::Rebuild(args) => rebuild::run(args),
         Command::Trace(args) => trace::run(args).map(|()| Done::All),
         Command::Completions(args) => completions::run(&args).map(|()| Done::All),
     }

@@ -1,0 +1,245 @@
+//! How far a run has come: counted as it happens, shown when somebody looks.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tidegate_limit::{Gate, Snapshot};
+
+use crate::output::Status;
+use crate::question::Usage;
+
+/// The rate is that of this long.
+const RECENT: Duration = Duration::from_secs(20);
+
+/// How far a run has come, at one instant.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Since it began.
+    pub elapsed: Duration,
+    /// Each file, in the order they were given.
+    pub files: Vec<FileProgress>,
+    /// Pages of all files that have been opened so far.
+    pub pages: u64,
+    /// Whether more may come: some file has not been opened.
+    pub more: bool,
+    /// Pages explained, kept ones included.
+    pub done: u64,
+    /// Of those, from an earlier run.
+    pub kept: u64,
+    /// Pages that failed.
+    pub failed: u64,
+    /// Pages without a text that can be read.
+    pub skipped: u64,
+    /// Pages at the gate or being asked about.
+    pub asking: u64,
+    /// Tokens paid for so far.
+    pub tokens: Usage,
+    /// Pages a minute, lately; those that were kept do not count.
+    pub pages_per_minute: f64,
+    /// How long it will take, at this rate; `None` while nobody can tell.
+    pub remaining: Option<Duration>,
+    /// Whether it has been asked to stop.
+    pub stopping: bool,
+    /// The limits: what is used, who waits, what they wait for.
+    pub gate: Snapshot,
+}
+
+/// How far a file has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FileProgress {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub state: FileState,
+    /// Pages that were chosen; 0 until it is open.
+    pub pages: u64,
+    /// Pages explained, kept ones included.
+    pub done: u64,
+    /// Of those, from an earlier run.
+    pub kept: u64,
+    /// Pages that failed.
+    pub failed: u64,
+    /// Pages without a text that can be read.
+    pub skipped: u64,
+    /// Pages at the gate or being asked about.
+    pub asking: u64,
+}
+
+/// Where a file stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FileState {
+    /// It is not its turn yet.
+    Waiting,
+    /// Its pages are under way.
+    Running,
+    /// Its pages are done, its outputs are being written.
+    Writing,
+    /// It is done.
+    Done,
+    /// It could not be read, or written.
+    Failed,
+}
+
+/// What counts.
+#[derive(Debug)]
+pub(super) struct Board {
+    began: Instant,
+    files: Vec<FileProgress>,
+    tokens: Usage,
+    /// When pages were answered, lately.
+    answered: VecDeque<Instant>,
+    stopping: bool,
+}
+
+impl Board {
+    pub(super) fn new(names: impl Iterator<Item = String>, now: Instant) -> Board {
+        let files = names
+            .map(|name| FileProgress {
+                name,
+                state: FileState::Waiting,
+                pages: 0,
+                done: 0,
+                kept: 0,
+                failed: 0,
+                skipped: 0,
+                asking: 0,
+            })
+            .collect();
+        Board { began: now, files, tokens: Usage::default(), answered: VecDeque::new(), stopping: false }
+    }
+
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.began = now;
+    }
+
+    pub(super) fn opened(&mut self, file: usize, pages: usize) {
+        self.files[file].state = FileState::Running;
+        self.files[file].pages = pages as u64;
+    }
+
+    pub(super) fn state(&mut self, file: usize, state: FileState) {
+        self.files[file].state = state;
+    }
+
+    pub(super) fn asking(&mut self, file: usize) {
+        self.files[file].asking += 1;
+    }
+
+    pub(super) fn asked(&mut self, file: usize) {
+        self.files[file].asking -= 1;
+    }
+
+    pub(super) fn page(&mut self, file: usize, status: Status, kept: bool, usage: Usage, now: Instant) {
+        let progress = &mut self.files[file];
+        match status {
+            Status::Done => progress.done += 1,
+            Status::Failed => progress.failed += 1,
+            Status::Skipped => progress.skipped += 1,
+            Status::Missing => {}
+        }
+        if status == Status::Done && kept {
+            progress.kept += 1;
+        } else if status == Status::Done {
+            self.tokens += usage;
+            self.answered.push_back(now);
+        }
+        while self.answered.front().is_some_and(|&at| now.saturating_duration_since(at) > RECENT) {
+            self.answered.pop_front();
+        }
+    }
+
+    pub(super) fn stopping(&mut self) {
+        self.stopping = true;
+    }
+
+    pub(super) fn tokens(&self) -> Usage {
+        self.tokens
+    }
+
+    pub(super) fn file(&self, file: usize) -> &FileProgress {
+        &self.files[file]
+    }
+
+    fn progress(&self, gate: Snapshot, now: Instant) -> Progress {
+        let sum = |of: fn(&FileProgress) -> u64| self.files.iter().map(of).sum::<u64>();
+        let (pages, done, failed, skipped) = (sum(|f| f.pages), sum(|f| f.done), sum(|f| f.failed), sum(|f| f.skipped));
+        let elapsed = now.saturating_duration_since(self.began);
+        let lately = self.answered.iter().filter(|&&at| now.saturating_duration_since(at) <= RECENT).count();
+        let window = elapsed.min(RECENT).as_secs_f64();
+        let per_second = if window > 0.0 { lately as f64 / window } else { 0.0 };
+        let more = self.files.iter().any(|file| file.state == FileState::Waiting);
+        let left = pages.saturating_sub(done + failed + skipped);
+        let remaining = (!more && per_second > 0.0)
+            .then(|| Duration::try_from_secs_f64(left as f64 / per_second).ok())
+            .flatten()
+            .or_else(|| (!more && left == 0).then_some(Duration::ZERO));
+        Progress {
+            elapsed,
+            files: self.files.clone(),
+            pages,
+            more,
+            done,
+            kept: sum(|f| f.kept),
+            failed,
+            skipped,
+            asking: sum(|f| f.asking),
+            tokens: self.tokens,
+            pages_per_minute: per_second * 60.0,
+            remaining,
+            stopping: self.stopping,
+            gate,
+        }
+    }
+}
+
+/// Looks at a run from outside, at any time.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    board: Rc<RefCell<Board>>,
+    gate: Gate,
+}
+
+impl Watch {
+    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Gate) -> Watch {
+        Watch { board: Rc::clone(board), gate: gate.clone() }
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.board.borrow().progress(self.gate.stats(), Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_limit::Limit;
+
+    #[test]
+    fn the_rate_counts_what_was_answered_lately_and_not_what_was_kept() {
+        let gate = Gate::builder().limit(Limit::concurrency("global", 1)).build().unwrap();
+        let began = Instant::now();
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let mut board = Board::new(["a".to_owned(), "b".to_owned()].into_iter(), began);
+        board.opened(0, 100);
+        board.page(0, Status::Done, true, Usage::default(), at(1));
+        for second in 1..=60 {
+            board.page(0, Status::Done, false, Usage { input_tokens: 10, output_tokens: 1 }, at(second));
+        }
+        let progress = board.progress(gate.stats(), at(60));
+        assert_eq!((progress.done, progress.kept, progress.tokens.total()), (61, 1, 660));
+        assert!((57.0..=66.0).contains(&progress.pages_per_minute), "{}", progress.pages_per_minute);
+        assert_eq!(progress.remaining, None, "b has not been opened");
+        board.opened(1, 0);
+        let remaining = board.progress(gate.stats(), at(60)).remaining.unwrap();
+        assert!((35..=42).contains(&remaining.as_secs()), "{remaining:?}");
+    }
+}

@@ -1,0 +1,377 @@
+//! A run: files in, each under way when there is a share for it, results kept as they come, outputs and a report behind
+//! them.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate_limit::Gate;
+use tidegate_loop::{spawn, to_thread};
+use tidegate_pdf::Reader;
+use tidegate_sync::Semaphore;
+
+use super::board::{Board, FileState, Watch};
+use super::event::Event;
+use super::file;
+use super::inputs::Input;
+use super::prompt::{DEFAULT_PROMPT, Prompt};
+use super::selection::Selection;
+use super::sizes::{SHARES, Size};
+use super::stop::Stop;
+use crate::output::atomic;
+use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report};
+use crate::provider::Provider;
+use crate::store::Store;
+
+/// Files whose outputs are made at once: drawing pages keeps a processor busy.
+const WRITERS: usize = 2;
+
+/// Pages in a row that nobody answered, until it is taken that nobody will.
+const UNANSWERED_MAX: u32 = 8;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The files.
+    pub inputs: Vec<Input>,
+    /// Where outputs go; it has to be there.
+    pub out: PathBuf,
+    /// What is asked about each page.
+    pub prompt: Prompt,
+    /// The same as it was written, for the outputs.
+    pub prompt_text: String,
+    /// The language of the answer; that of the page if it is empty.
+    pub language: String,
+    /// Which pages.
+    pub selection: Selection,
+    /// How many neighbours on each side a page is sent with.
+    pub context_pages: u32,
+    /// How many pages of a file are under way at once; by its [`Size`] if there is none.
+    pub page_concurrency: Option<u32>,
+    /// How many files are under way at once; by their [`Size`] if there is none.
+    pub file_concurrency: Option<u32>,
+    /// Pages that the provider would not explain are asked about again.
+    pub retry_failed: bool,
+    /// What was kept is not looked at; new results take its place.
+    pub fresh: bool,
+    /// The longest side of pictures for the provider, in pixels.
+    pub picture_px: u32,
+    /// The longest side of pictures in the HTML page; none if there is none.
+    pub html_px: Option<u32>,
+    /// How many bytes of pictures for the provider are in memory at once, about.
+    pub picture_bytes_max: u64,
+}
+
+impl Options {
+    /// The usual way for these files and that folder.
+    #[must_use]
+    pub fn new(inputs: Vec<Input>, out: impl Into<PathBuf>) -> Options {
+        Options {
+            inputs,
+            out: out.into(),
+            prompt: Prompt::default(),
+            prompt_text: DEFAULT_PROMPT.into(),
+            language: String::new(),
+            selection: Selection::all(),
+            context_pages: 1,
+            page_concurrency: None,
+            file_concurrency: None,
+            retry_failed: false,
+            fresh: false,
+            picture_px: 1_400,
+            html_px: Some(1_000),
+            picture_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Why a run's last words could not be written; everything before them is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ExplainError {
+    /// The report cannot be written.
+    Report {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+        /// The report.
+        report: Box<Report>,
+    },
+}
+
+impl fmt::Display for ExplainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExplainError::Report { path, source, .. } => {
+                write!(f, "the report {} cannot be written: {source}; every result is kept", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ExplainError {}
+
+/// A run that explains files.
+///
+/// ```
+/// use std::rc::Rc;
+/// use tidegate_batch::{Explain, Local, Options, Quotas, Store, find_pdfs};
+///
+/// fn main() {
+///     // PDFs are read in a child, which is this very program started once more.
+///     tidegate_pdf::child::main_if_asked();
+///
+///     let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/tides.pdf");
+///     let out = std::env::temp_dir().join(format!("tidegate-doc-explain-{}", std::process::id()));
+///     std::fs::create_dir_all(&out).unwrap();
+///     let report = tidegate_loop::run({
+///         let out = out.clone();
+///         async move {
+///             let gate = Quotas::default().gate().unwrap();
+///             let store = Store::open(out.join("results.db")).unwrap();
+///             let options = Options::new(find_pdfs(&[samples.into()]).unwrap(), &out);
+///             let provider = Rc::new(Local::new(&gate));
+///             Explain::new(options, provider, "local", &gate, store).run().await.unwrap()
+///         }
+///     })
+///     .unwrap();
+///     assert!(report.is_complete());
+///     assert!(out.join("tides.html").exists());
+///     # std::fs::remove_dir_all(&out).unwrap();
+/// }
+/// ```
+pub struct Explain {
+    pub(super) job: Rc<Job>,
+}
+
+type OnEvent = Box<dyn Fn(&Event<'_>)>;
+
+/// What everything in a run shares.
+pub(super) struct Job {
+    pub(super) options: Options,
+    pub(super) provider: Rc<dyn Provider>,
+    pub(super) provider_name: String,
+    pub(super) gate: Gate,
+    pub(super) store: Store,
+    pub(super) reader: Reader,
+    pub(super) board: Rc<RefCell<Board>>,
+    pub(super) stop: Stop,
+    /// KiB of pictures for the provider.
+    pub(super) pictures: Arc<Semaphore>,
+    pub(super) writers: Arc<Semaphore>,
+    on_event: OnEvent,
+    /// Pages in a row that nobody answered.
+    unanswered: Cell<u32>,
+    pub(super) failures: RefCell<Vec<FailureGroup>>,
+}
+
+impl Explain {
+    /// A run of `provider`, called `name`, within `gate`, which is closed when the run is stopped.
+    pub fn new(options: Options, provider: Rc<dyn Provider>, name: &str, gate: &Gate, store: Store) -> Explain {
+        let board = Board::new(options.inputs.iter().map(Input::name), Instant::now());
+        let pictures_kib = usize::try_from(options.picture_bytes_max / 1024).unwrap_or(usize::MAX >> 4).max(1);
+        let job = Job {
+            provider,
+            provider_name: name.into(),
+            gate: gate.clone(),
+            store,
+            reader: Reader::new(),
+            board: Rc::new(RefCell::new(board)),
+            stop: Stop::new(gate),
+            pictures: Arc::new(Semaphore::new(pictures_kib)),
+            writers: Arc::new(Semaphore::new(WRITERS)),
+            on_event: Box::new(|_| ()),
+            unanswered: Cell::new(0),
+            failures: RefCell::default(),
+            options,
+        };
+        Explain { job: Rc::new(job) }
+    }
+
+    /// The same with another reader: other limits, a password.
+    ///
+    /// # Panics
+    /// If it has been shared already.
+    #[must_use]
+    pub fn with_reader(self, reader: Reader) -> Explain {
+        self.with(|job| job.reader = reader)
+    }
+
+    /// The same, telling `on_event` of everything as it happens, on the loop's thread. It must not call back into the run.
+    ///
+    /// # Panics
+    /// If it has been shared already.
+    #[must_use]
+    pub fn on_event(self, on_event: impl Fn(&Event<'_>) + 'static) -> Explain {
+        self.with(|job| job.on_event = Box::new(on_event))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Job)) -> Explain {
+        change(Rc::get_mut(&mut self.job).expect("set up before it is shared"));
+        self
+    }
+
+    /// How to end it early.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        self.job.stop.clone()
+    }
+
+    /// How to see how far it has come.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.job.board, &self.job.gate)
+    }
+
+    /// Runs to the end, or to where it is [stopped](Self::stop). One bad file, or page, fails alone.
+    ///
+    /// # Errors
+    /// [`ExplainError`].
+    ///
+    /// # Cancel safety
+    /// Dropped, calls under way are lost and outputs are not written; what was kept is kept. Use [`stop`](Self::stop).
+    pub async fn run(self) -> Result<Report, ExplainError> {
+        let job = self.job;
+        let (began, began_at) = (Instant::now(), jiff::Timestamp::now());
+        job.board.borrow_mut().restart(began);
+        let mut reports = job.all_files().await;
+        let mut report = Report {
+            schema: REPORT_SCHEMA.into(),
+            began: began_at.to_string(),
+            provider: job.provider_name.clone(),
+            model: job.provider.model().into(),
+            stopped: job.stop.reason(),
+            failures: job.failures.take(),
+            ..Report::default()
+        };
+        report.totals.files = job.options.inputs.len() as u64;
+        for (file, input) in reports.iter_mut().zip(&job.options.inputs) {
+            file.path = input.path.display().to_string();
+            report.totals.pages += file.pages;
+            report.totals.done += file.done;
+            report.totals.kept += file.kept;
+            report.totals.failed += file.failed;
+            report.totals.skipped += file.skipped;
+            report.totals.missing += file.missing;
+            report.totals.files_failed += u64::from(file.pages == 0 && file.error.is_some());
+        }
+        report.files = reports;
+        let traffic = job.provider.traffic();
+        report.totals.requests = traffic.sent;
+        report.totals.throttled = traffic.throttled;
+        report.totals.tokens = job.board.borrow().tokens();
+        report.set_limits(&job.gate.stats());
+        report.seconds = began.elapsed().as_secs_f64();
+        // What the gate counts of a day is written down as it really was.
+        job.gate.close();
+        let path = job.options.out.join("report.json");
+        let json = serde_json::to_string_pretty(&report).expect("texts and numbers") + "\n";
+        let written = to_thread({
+            let path = path.clone();
+            move || atomic::write(&path, |out| out.write_all(json.as_bytes()))
+        })
+        .await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error.to_string()))) {
+            Ok(()) => Ok(report),
+            Err(source) => Err(ExplainError::Report { path, source, report: Box::new(report) }),
+        }
+    }
+}
+
+impl Job {
+    /// Opens the files one after the other, so that nobody's share waits for another's; their pages go on meanwhile.
+    async fn all_files(self: &Rc<Self>) -> Vec<FileReport> {
+        let options = &self.options;
+        let total = options.file_concurrency.map_or(SHARES, |files| files.max(1) as usize);
+        let shares = Arc::new(Semaphore::new(total));
+        let mut running = Vec::new();
+        for (index, input) in options.inputs.iter().enumerate() {
+            if self.stop.is_asked() {
+                break;
+            }
+            let document = match self.reader.open(&input.path).await {
+                Ok(document) => document,
+                Err(error) => {
+                    running.push(Err(self.file_failed(index, error.to_string())));
+                    continue;
+                }
+            };
+            let pages = options.selection.of(document.page_count());
+            if pages.is_empty() {
+                let has = document.page_count();
+                let reason = format!("none of the pages asked for is in the file, which has {has}; see --pages");
+                running.push(Err(self.file_failed(index, reason)));
+                continue;
+            }
+            let size = Size::of(pages.len() as u32);
+            let share = options.file_concurrency.map_or(size.share(), |_| 1);
+            let Ok(share) = shares.acquire_many_owned(share).await else { break };
+            let cap = options.page_concurrency.unwrap_or_else(|| size.page_concurrency()).max(1);
+            self.board.borrow_mut().opened(index, pages.len());
+            let (name, count) = (input.name(), pages.len() as u32);
+            self.tell(&Event::FileOpened { file: index, name: &name, pages: count, page_concurrency: cap });
+            running.push(Ok(spawn(file::explain(Rc::clone(self), index, document, pages, cap, share))));
+        }
+        let mut reports = Vec::new();
+        for file in running {
+            reports.push(match file {
+                Ok(task) => task.await.unwrap_or_else(|error| {
+                    let index = reports.len();
+                    self.file_failed(index, format!("something in here went wrong: {error}; please report it"))
+                }),
+                Err(report) => report,
+            });
+        }
+        reports.resize_with(options.inputs.len(), FileReport::default);
+        reports
+    }
+
+    fn file_failed(&self, index: usize, reason: String) -> FileReport {
+        let name = self.options.inputs[index].name();
+        self.board.borrow_mut().state(index, FileState::Failed);
+        self.tell(&Event::FileFailed { file: index, name: &name, reason: &reason });
+        let group = FailureGroup { file: name, pages: Vec::new(), code: "unreadable".into(), reason: reason.clone() };
+        self.failures.borrow_mut().push(group);
+        FileReport { error: Some(reason), ..FileReport::default() }
+    }
+
+    pub(super) fn tell(&self, event: &Event<'_>) {
+        (self.on_event)(event);
+    }
+
+    /// Ends the run: nobody who comes next would fare better.
+    pub(super) fn stop_because(&self, reason: &str) {
+        if self.stop.finish(reason) {
+            self.board.borrow_mut().stopping();
+            self.tell(&Event::Stopping { reason });
+        }
+    }
+
+    /// Somebody answered.
+    pub(super) fn answered(&self) {
+        self.unanswered.set(0);
+    }
+
+    /// Nobody answered, for so many pages in a row that nobody will.
+    pub(super) fn unanswered(&self, reason: &str) {
+        self.unanswered.set(self.unanswered.get() + 1);
+        if self.unanswered.get() >= UNANSWERED_MAX {
+            let count = self.unanswered.get();
+            self.stop_because(&format!("{count} pages in a row had no answer; the last time: {reason}"));
+        }
+    }
+}
+
+impl fmt::Debug for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Explain")
+            .field("files", &self.job.options.inputs.len())
+            .field("provider", &self.job.provider_name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,135 @@
+//! The explanations as one page of HTML that needs nothing else: each page's picture beside what is said about it. Written
+//! piece by piece, so that a file of a thousand pages needs no more memory than one page.
+
+use std::io::{self, Write};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::document::{Entry, Explanations, SeenAs, Status};
+use super::markdown::{about, heading, why_not};
+use super::render::{escape, markdown_to_html};
+use crate::question::{Finish, Picture};
+
+const STYLE: &str = include_str!("page.css");
+
+/// A picture is seen larger when it is clicked; without scripts it is simply not.
+const SCRIPT: &str = "document.addEventListener('click',e=>{const f=e.target.closest('figure');\
+    if(f&&e.target.tagName==='IMG')f.classList.toggle('large')});\
+    document.addEventListener('keydown',e=>{if(e.key==='Escape')\
+    document.querySelectorAll('figure.large').forEach(f=>f.classList.remove('large'))});";
+
+/// Everything above the first page.
+pub(crate) fn begin(out: &mut dyn Write, explanations: &Explanations) -> io::Result<()> {
+    let title = escape(heading(explanations));
+    let language = match explanations.language.as_str() {
+        code if (2..=8).contains(&code.len())
+            && code.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') =>
+        {
+            format!(" lang=\"{code}\"")
+        }
+        _ => String::new(),
+    };
+    writeln!(
+        out,
+        "<!doctype html>\n<html{language}>\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{title}</h1>\n<p class=\"about\">{}</p>",
+        escape(&about(explanations))
+    )?;
+    for warning in &explanations.warnings {
+        writeln!(out, "<p class=\"note\">{}</p>", escape(warning))?;
+    }
+    writeln!(out, "</header>")?;
+    if explanations.explanations.len() > 1 {
+        writeln!(out, "<nav aria-label=\"Pages\"><ol>")?;
+        for entry in &explanations.explanations {
+            let (page, class) = (entry.page, entry.status);
+            writeln!(out, "<li><a class=\"{class}\" href=\"#page-{page}\">{page}</a></li>")?;
+        }
+        writeln!(out, "</ol></nav>")?;
+    }
+    writeln!(out, "<main>")
+}
+
+/// A page, beside its picture if there is one.
+pub(crate) fn page(out: &mut dyn Write, entry: &Entry, picture: Option<&Picture>) -> io::Result<()> {
+    let number = entry.page;
+    let class = if picture.is_some() { "" } else { " class=\"plain\"" };
+    writeln!(out, "<section id=\"page-{number}\"{class}>")?;
+    if let Some(picture) = picture {
+        let (width, height) = (picture.width, picture.height);
+        write!(
+            out,
+            "<figure><img alt=\"Page {number}\" width=\"{width}\" height=\"{height}\" loading=\"lazy\" src=\"data:image/png;base64,"
+        )?;
+        out.write_all(STANDARD.encode(&picture.png).as_bytes())?;
+        writeln!(out, "\"><figcaption>Page {number}</figcaption></figure>")?;
+    }
+    writeln!(out, "<div>\n<p class=\"number\"><a href=\"#page-{number}\">Page {number}</a></p>")?;
+    match (&entry.explanation, entry.status) {
+        (Some(text), Status::Done) => {
+            writeln!(out, "<div class=\"said\" dir=\"auto\">\n{}</div>", markdown_to_html(text))?;
+        }
+        (_, Status::Skipped) => writeln!(out, "<p class=\"note\">{}</p>", escape(&why_not(entry)))?,
+        _ => writeln!(out, "<p class=\"why\">{}</p>", escape(&why_not(entry)))?,
+    }
+    for note in notes(entry) {
+        writeln!(out, "<p class=\"note\">{}</p>", escape(&note))?;
+    }
+    writeln!(out, "</div>\n</section>")
+}
+
+fn notes(entry: &Entry) -> Vec<String> {
+    let mut notes = Vec::new();
+    if entry.finish == Some(Finish::Truncated) {
+        notes.push("The explanation was cut off at the greatest length allowed.".to_owned());
+    }
+    if let (Some(quality), Status::Done) = (&entry.text_quality, entry.status) {
+        notes.push(match entry.seen_as {
+            Some(SeenAs::Picture) => format!("Explained from its picture: the page's text is {quality}."),
+            _ => format!("The page's text is {quality}; the explanation may be wrong."),
+        });
+    }
+    notes.extend(entry.warnings.iter().cloned());
+    notes
+}
+
+/// Everything below the last page.
+pub(crate) fn end(out: &mut dyn Write, explanations: &Explanations) -> io::Result<()> {
+    let source =
+        if explanations.file.is_empty() { String::new() } else { format!("{} · ", escape(&explanations.file)) };
+    writeln!(
+        out,
+        "</main>\n<footer>{source}made with tidegate {}</footer>\n<script>{SCRIPT}</script>\n</body>\n</html>",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_whole_and_nothing_in_it_breaks_out() {
+        let mut explanations =
+            Explanations::read(br#"{"file": "<b>\"x\"</b>.pdf", "pages": ["</div><script>x</script>", "two"]}"#)
+                .unwrap();
+        explanations.warnings.push("<i>odd</i>".into());
+        explanations.language = "\" onload=\"x".into();
+        let mut out = Vec::new();
+        begin(&mut out, &explanations).unwrap();
+        let picture = Picture { png: bytes::Bytes::from_static(b"\x89PNG"), width: 3, height: 4 };
+        page(&mut out, &explanations.explanations[0], Some(&picture)).unwrap();
+        page(&mut out, &explanations.explanations[1], None).unwrap();
+        end(&mut out, &explanations).unwrap();
+        let html = String::from_utf8(out).unwrap();
+        assert!(html.contains("<title>&lt;b&gt;&quot;x&quot;&lt;/b&gt;.pdf</title>"), "{html}");
+        assert!(!html.contains("<script>x") && !html.contains("<i>odd") && !html.contains("onload"), "{html}");
+        assert!(html.contains("data:image/png;base64,iVBORw==") && html.ends_with("</html>\n"));
+        assert_eq!(html.matches("<section").count(), html.matches("</section>").count());
+        assert_eq!(html.matches("<div").count(), html.matches("</div>").count());
+        assert_eq!(html.matches("http").count(), 0, "nothing is loaded from anywhere");
+    }
+}

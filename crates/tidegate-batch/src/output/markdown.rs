@@ -1,0 +1,117 @@
+//! The explanations as Markdown.
+
+use std::fmt::Write as _;
+
+use super::document::{Entry, Explanations, Status};
+
+/// The explanations of a file as one Markdown document.
+///
+/// ```
+/// use tidegate_batch::{Explanations, to_markdown};
+///
+/// let read = Explanations::read(br#"{"file": "a.pdf", "pages": ["It is about tides."]}"#).unwrap();
+/// let text = to_markdown(&read);
+/// assert!(text.starts_with("# a.pdf"));
+/// assert!(text.contains("## Page 1\n\nIt is about tides."));
+/// ```
+#[must_use]
+pub fn to_markdown(explanations: &Explanations) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "# {}\n", heading(explanations));
+    let about = about(explanations);
+    if !about.is_empty() {
+        let _ = writeln!(out, "*{about}*\n");
+    }
+    for warning in &explanations.warnings {
+        let _ = writeln!(out, "> **Note:** {warning}\n");
+    }
+    for entry in &explanations.explanations {
+        let _ = writeln!(out, "## Page {}\n", entry.page);
+        match (&entry.explanation, entry.status) {
+            (Some(text), Status::Done) => {
+                let _ = writeln!(out, "{}\n", lowered(text.trim()));
+            }
+            _ => {
+                let _ = writeln!(out, "> **{}**\n", why_not(entry));
+            }
+        }
+    }
+    out
+}
+
+/// The title, or else the file's name.
+pub(super) fn heading(explanations: &Explanations) -> &str {
+    let title = explanations.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
+    title.unwrap_or(if explanations.file.is_empty() { "Explanations" } else { &explanations.file })
+}
+
+/// Who explained what, in a line.
+pub(super) fn about(explanations: &Explanations) -> String {
+    let mut parts = Vec::new();
+    if explanations.title.as_deref().is_some_and(|title| !title.trim().is_empty()) && !explanations.file.is_empty() {
+        parts.push(explanations.file.clone());
+    }
+    let (chosen, pages) = (explanations.explanations.len(), explanations.pages as usize);
+    parts.push(match (chosen, pages) {
+        (chosen, pages) if pages > chosen => format!("{chosen} of {pages} pages"),
+        (1, _) => "1 page".into(),
+        (chosen, _) => format!("{chosen} pages"),
+    });
+    match (explanations.provider.as_str(), explanations.model.as_str()) {
+        ("", "") => {}
+        ("", model) => parts.push(format!("explained by {model}")),
+        (provider, "") => parts.push(format!("explained by {provider}")),
+        (provider, model) => parts.push(format!("explained by {model} ({provider})")),
+    }
+    for status in [Status::Failed, Status::Skipped, Status::Missing] {
+        let count = explanations.count(status);
+        if count > 0 {
+            parts.push(format!("{count} {status}"));
+        }
+    }
+    parts.join(" · ")
+}
+
+/// Why there is no explanation.
+pub(super) fn why_not(entry: &Entry) -> String {
+    let reason = entry.error.as_ref().map(|error| error.reason.as_str()).filter(|reason| !reason.is_empty());
+    match (entry.status, reason) {
+        (Status::Missing, _) => "Not explained yet: the run ended before it was this page's turn.".into(),
+        (Status::Skipped, Some(reason)) => format!("Not explained: {reason}"),
+        (_, Some(reason)) => format!("Could not be explained: {reason}"),
+        (_, None) => "There is no explanation of this page.".into(),
+    }
+}
+
+/// An explanation's own headings below the page's.
+fn lowered(text: &str) -> String {
+    let mut fenced = false;
+    let lines = text.lines().map(|line| {
+        if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
+            fenced = !fenced;
+        }
+        let hashes = line.bytes().take_while(|&byte| byte == b'#').count();
+        let heading = !fenced && (1..=6).contains(&hashes) && line[hashes..].starts_with([' ', '\t']);
+        if heading { format!("{}{}", "#".repeat((hashes + 2).min(6)), &line[hashes..]) } else { line.to_owned() }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headings_of_an_explanation_stay_below_the_pages() {
+        assert_eq!(lowered("# A\n#B\n```\n# no\n```\n##### C"), "### A\n#B\n```\n# no\n```\n###### C");
+    }
+
+    #[test]
+    fn a_page_without_an_explanation_says_why() {
+        let read = Explanations::read(br#"{"schema":"tidegate.explanations/1","file":"a.pdf","pages":3,"explanations":[
+            {"page":1,"status":"failed","error":{"code":"declined","reason":"a filter"}},{"page":2,"status":"missing"}]}"#);
+        let text = to_markdown(&read.unwrap());
+        assert!(text.contains("Could not be explained: a filter"), "{text}");
+        assert!(text.contains("2 of 3 pages · 1 failed · 1 missing"), "{text}");
+    }
+}

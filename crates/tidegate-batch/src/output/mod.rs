@@ -1,0 +1,15 @@
+//! What a run leaves behind: per file JSON, Markdown and a page of HTML, and a report. `document.rs` is what is written,
+//! `foreign.rs` reads what others wrote, `markdown.rs` and `html.rs` show it; `atomic.rs` puts it on the disk.
+
+pub(crate) mod atomic;
+pub(crate) mod document;
+mod foreign;
+pub(crate) mod html;
+mod markdown;
+pub(crate) mod render;
+pub(crate) mod report;
+
+pub use document::{Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
+pub use foreign::NotExplanations;
+pub use markdown::to_markdown;
+pub use report::{FailureGroup, FileReport, LimitReport, REPORT_SCHEMA, Report, Totals};

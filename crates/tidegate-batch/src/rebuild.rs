@@ -1,0 +1,171 @@
+//! Outputs made again from JSON, without a call: our own files, and pairs of a PDF and JSON that came from elsewhere.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tidegate_pdf::Reader;
+use tidegate_pool::Pool;
+
+use crate::explain::Input;
+use crate::explain::inputs::{self, InputError};
+use crate::output::{Explanations, NotExplanations, SCHEMA};
+use crate::outputs;
+
+/// Files made again at once, at most.
+pub const REBUILD_CONCURRENCY: usize = 20;
+
+/// How outputs are made again.
+#[derive(Clone, Debug)]
+pub struct Rebuild {
+    /// Where they go; beside the JSON if there is none.
+    pub out: Option<PathBuf>,
+    /// Where PDFs are looked for, besides where the JSON says and beside it.
+    pub pdf_folder: Option<PathBuf>,
+    /// The longest side of the pictures, in pixels; no pictures if there is none.
+    pub html_px: Option<u32>,
+    /// Reads the PDFs.
+    pub reader: Reader,
+}
+
+impl Default for Rebuild {
+    fn default() -> Rebuild {
+        Rebuild { out: None, pdf_folder: None, html_px: Some(1_000), reader: Reader::new() }
+    }
+}
+
+/// What became of one file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Rebuilt {
+    /// The JSON.
+    pub json: PathBuf,
+    /// What was written, or why nothing.
+    pub outcome: Result<RebuiltFiles, RebuildError>,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RebuiltFiles {
+    /// The files.
+    pub outputs: Vec<PathBuf>,
+    /// How many pages are in them.
+    pub pages: usize,
+    /// The PDF that the pictures are from, or why there are none.
+    pub pdf: Result<PathBuf, String>,
+}
+
+/// Why a file could not be made again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RebuildError {
+    /// The JSON cannot be read.
+    Unreadable(std::io::Error),
+    /// There are no explanations in it.
+    NotExplanations(NotExplanations),
+    /// An output cannot be written.
+    Unwritable(String),
+}
+
+impl fmt::Display for RebuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RebuildError::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            RebuildError::NotExplanations(error) => error.fmt(f),
+            RebuildError::Unwritable(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for RebuildError {}
+
+/// The JSON files that are meant: files as they are named, folders with what is in them but for reports.
+///
+/// # Errors
+/// [`InputError`].
+pub fn find_json(paths: &[PathBuf]) -> Result<Vec<Input>, InputError> {
+    let mut inputs = inputs::find(paths, ".json")?;
+    let named = |input: &Input| paths.contains(&input.path);
+    inputs.retain(|input| named(input) || input.path.file_name().is_none_or(|name| name != "report.json"));
+    Ok(inputs)
+}
+
+impl Rebuild {
+    /// Makes Markdown and HTML again for each file, up to [`REBUILD_CONCURRENCY`] at once; `on_done` is told of each as it
+    /// is done.
+    ///
+    /// # Cancel safety
+    /// Dropped, files that are done are done, the others are as they were.
+    pub async fn run(self, inputs: Vec<Input>, mut on_done: impl FnMut(&Rebuilt)) -> Vec<Rebuilt> {
+        let pool = Pool::new(inputs.len().clamp(1, REBUILD_CONCURRENCY));
+        let rebuild = std::rc::Rc::new(self);
+        let mut tasks = pool.map(inputs, |input| {
+            let rebuild = std::rc::Rc::clone(&rebuild);
+            async move {
+                let outcome = rebuild.one(&input).await;
+                Rebuilt { json: input.path, outcome }
+            }
+        });
+        let mut all = Vec::new();
+        while let Some((at, done)) = tasks.next().await {
+            match done {
+                Ok(done) => {
+                    on_done(&done);
+                    all.push((at, done));
+                }
+                Err(error) => tracing::error!(%error, "a file could not be made again"),
+            }
+        }
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter().map(|(_, done)| done).collect()
+    }
+
+    async fn one(&self, input: &Input) -> Result<RebuiltFiles, RebuildError> {
+        let json = std::fs::read(&input.path).map_err(RebuildError::Unreadable)?;
+        let mut explanations = Explanations::read(&json).map_err(RebuildError::NotExplanations)?;
+        let beside = input.path.parent().unwrap_or(Path::new("."));
+        let folder = self.out.as_deref().unwrap_or(beside);
+        let found = find_pdf(&explanations, &input.path, self.pdf_folder.as_deref());
+        let (document, pdf) = match found {
+            Some(path) => match self.reader.open(&path).await {
+                Ok(document) => (Some(document), Ok(path)),
+                Err(error) => (None, Err(error.to_string())),
+            },
+            None => (None, Err("there is no PDF beside it, or where it says (--pdf names a folder)".to_owned())),
+        };
+        if let Some(document) = &document {
+            let pages = document.page_count();
+            explanations.explanations.retain(|entry| entry.page <= pages);
+            explanations.pages = pages;
+            if explanations.file.is_empty() {
+                explanations.file = document.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            }
+        }
+        if explanations.file.is_empty() {
+            explanations.file.clone_from(&input.stem);
+        }
+        debug_assert_eq!(explanations.schema, SCHEMA);
+        let (markdown, page) = (folder.join(format!("{}.md", input.stem)), folder.join(format!("{}.html", input.stem)));
+        outputs::write_shown(&explanations, &markdown, &page, document.as_ref(), self.html_px)
+            .await
+            .map_err(|error| RebuildError::Unwritable(error.to_string()))?;
+        Ok(RebuiltFiles { outputs: vec![markdown, page], pages: explanations.explanations.len(), pdf })
+    }
+}
+
+/// Where the JSON says, beside it under the name it gives, or beside it under its own name.
+fn find_pdf(explanations: &Explanations, json: &Path, folder: Option<&Path>) -> Option<PathBuf> {
+    let beside = json.parent().unwrap_or(Path::new("."));
+    let own = json.with_extension("pdf");
+    let name = |text: &str| Path::new(text).file_name().map(Path::new).map(Path::to_owned);
+    let names = [name(&explanations.file), name(&explanations.source), name(&own.to_string_lossy())];
+    let source = Some(&explanations.source).filter(|source| !source.is_empty()).map(|source| beside.join(source));
+    let in_folders = [folder, Some(beside)]
+        .into_iter()
+        .flatten()
+        .flat_map(|folder| names.iter().flatten().map(|name| folder.join(name)));
+    source
+        .into_iter()
+        .chain(in_folders)
+        .find(|path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pdf")) && path.is_file())
+}

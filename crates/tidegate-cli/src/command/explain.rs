@@ -1,0 +1,300 @@
+//! `tidegate explain`: PDFs, page by page.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::str::FromStr;
+
+use anyhow::{Context as _, anyhow, bail};
+use tidegate_batch::{
+    DEFAULT_PROMPT, Explain, ExplainError, Input, Local, Options, Parameters, Prompt, Provider, Quotas, Remote, Report,
+    Selection, Stop, Store, find_pdfs,
+};
+use tidegate_limit::Gate;
+use tidegate_loop::signal::{SignalKind, signal};
+use tidegate_loop::spawn;
+use tidegate_pdf::Reader;
+
+use super::Done;
+use super::limits::LimitArgs;
+use super::progress::{self, Mode, ProgressArg, Ticker};
+use super::server::{ProviderArg, ServerArgs};
+use crate::output::Output;
+
+/// What a run keeps for the next one, in the folder of its outputs.
+const STATE: &str = ".tidegate";
+
+/// Explain PDFs page by page, within a provider's limits
+///
+/// Each page is sent with its neighbours as context; pages of a file and files are under way at once. Every answer is kept
+/// before it counts: stop at any time, even with kill -9, and the same command again asks only for what is missing.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Outputs, per file: NAME.html (each page beside its explanation), NAME.md, NAME.json; report.json for the run; \
+                  what is kept between runs is in DIR/.tidegate.\n\n\
+                  Variables in a prompt: {file} {title} {page} {pages} {language}; {{ and }} are braces.\n\n\
+                  Examples:\n  tidegate explain samples/\n  \
+                  tidegate explain book.pdf --pages 3-10,15 --provider openai --model gpt-4o-mini --rpm 500 --tpm 200000\n  \
+                  tidegate explain papers/ --provider gemini --model gemini-2.0-flash --rpm 15 --rpd 1500 --language German\n  \
+                  tidegate explain a.pdf --provider openai --base-url http://localhost:8080/v1 --model any    a server of your own"
+)]
+pub(crate) struct Args {
+    /// PDFs, or folders with PDFs
+    #[arg(value_name = "PDF|DIR", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Where outputs go
+    #[arg(long, value_name = "DIR", default_value = "explanations")]
+    out: PathBuf,
+
+    /// Which pages of each file, such as 3-10,15
+    #[arg(long, value_name = "PAGES")]
+    pages: Option<Selection>,
+
+    /// How many pages before and after are sent along as context
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    context_pages: u32,
+
+    /// What to ask about each page, or @FILE
+    #[arg(long, value_name = "TEXT|@FILE")]
+    prompt: Option<String>,
+
+    /// The language of the answer; that of the page unless given
+    #[arg(long, value_name = "LANGUAGE")]
+    language: Option<String>,
+
+    /// The greatest length of an answer, in tokens
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<NonZeroU32>,
+
+    /// How much chance there is in an answer, from 0 up
+    #[arg(long, value_name = "X", value_parser = temperature)]
+    temperature: Option<f32>,
+
+    /// Do not send pictures of pages whose text cannot be read: the model takes none
+    #[arg(long)]
+    text_only: bool,
+
+    /// The password of PDFs that need one
+    #[arg(long, value_name = "TEXT", hide_env_values = true)]
+    pdf_password: Option<String>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    /// Pages of one file under way at once; auto: 50 below 20 pages, 30 up to 100, 20 above
+    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
+    page_concurrency: Count,
+
+    /// Files under way at once; auto: 5 below 20 pages, 3 up to 100, 2 above
+    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
+    file_concurrency: Count,
+
+    /// Ask again about pages that the provider refused to explain; others that failed are asked about anyway
+    #[arg(long)]
+    retry_failed: bool,
+
+    /// Ask again about every page, whatever is kept
+    #[arg(long)]
+    fresh: bool,
+
+    /// The longest side of the pages' pictures in the HTML, in pixels; 0: no pictures
+    #[arg(long, value_name = "PX", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    picture_px: u32,
+
+    /// How to show the progress, on standard error
+    #[arg(long, value_enum, default_value_t = ProgressArg::Auto)]
+    progress: ProgressArg,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A number, or `auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Count(Option<u32>);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Count, String> {
+        match text {
+            "auto" => Ok(Count(None)),
+            number => match number.parse() {
+                Ok(number) if number > 0 => Ok(Count(Some(number))),
+                _ => Err("a number above zero, or auto".into()),
+            },
+        }
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    text.parse()
+        .ok()
+        .filter(|x: &f32| x.is_finite() && *x >= 0.0)
+        .ok_or_else(|| "a number from 0 up, such as 0.7".into())
+}
+
+/// What was asked for, checked.
+#[derive(Debug)]
+struct Config {
+    options: Options,
+    quotas: Quotas,
+    server: ServerArgs,
+    parameters: Option<Parameters>,
+    pictures: bool,
+    reader: Reader,
+    mode: Mode,
+    json: bool,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = anyhow::Error;
+
+    fn try_from(args: Args) -> anyhow::Result<Config> {
+        let inputs: Vec<Input> = find_pdfs(&args.paths)?;
+        let prompt_text = match args.prompt.as_deref() {
+            None => DEFAULT_PROMPT.to_owned(),
+            Some(text) => match text.strip_prefix('@') {
+                Some(path) => {
+                    fs::read_to_string(path).with_context(|| format!("cannot read the prompt's file {path}"))?
+                }
+                None => text.to_owned(),
+            },
+        };
+        let parameters = match args.server.provider {
+            ProviderArg::Local => None,
+            _ => Some(Parameters {
+                model: args.server.model()?,
+                max_tokens: args.max_tokens.map(NonZeroU32::get),
+                temperature: args.temperature,
+            }),
+        };
+        // Before anything is read or made: a key that is missing is missed at once.
+        if let Some(dialect) = args.server.provider.dialect() {
+            args.server.key(dialect)?;
+        }
+        let mut options = Options::new(inputs, &args.out);
+        options.prompt = Prompt::parse(&prompt_text)?;
+        options.prompt_text = prompt_text;
+        options.language = args.language.unwrap_or_default();
+        options.selection = args.pages.unwrap_or_else(Selection::all);
+        options.context_pages = args.context_pages;
+        options.page_concurrency = args.page_concurrency.0;
+        options.file_concurrency = args.file_concurrency.0;
+        options.retry_failed = args.retry_failed;
+        options.fresh = args.fresh;
+        options.html_px = Some(args.picture_px).filter(|&px| px > 0);
+        let mut reader = Reader::new();
+        if let Some(password) = args.pdf_password {
+            reader = reader.password(password);
+        }
+        Ok(Config {
+            quotas: args.limits.quotas(Some(args.out.join(STATE).join("quota.db"))),
+            options,
+            server: args.server,
+            parameters,
+            pictures: !args.text_only,
+            reader,
+            mode: args.progress.mode(),
+            json: args.json,
+        })
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    let config = Config::try_from(args)?;
+    let state = config.options.out.join(STATE);
+    fs::create_dir_all(&state).with_context(|| format!("cannot make the folder {}", state.display()))?;
+    let (mode, json, out) = (config.mode, config.json, config.options.out.clone());
+    let report = tidegate_loop::run(explain(config, state)).map_err(|error| anyhow!("{error}"))??;
+    conclude(&report, mode, json, &out)
+}
+
+async fn explain(config: Config, state: PathBuf) -> anyhow::Result<Report> {
+    let gate = config.quotas.gate()?;
+    let provider = provider(&config, &gate)?;
+    let store = Store::open(state.join("results.db"))?;
+    let (mode, name) = (config.mode, config.server.provider.name());
+    let explain = Explain::new(config.options, provider, name, &gate, store)
+        .with_reader(config.reader)
+        .on_event(move |event| progress::on_event(mode, event));
+    let ticker = Ticker::start(mode, explain.watch());
+    let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, explain.stop())));
+    let outcome = explain.run().await;
+    drop(ticker);
+    signals.iter().for_each(|task| {
+        task.cancel();
+    });
+    match outcome {
+        Ok(report) => Ok(report),
+        Err(ExplainError::Report { path, source, report }) => {
+            eprintln!("tidegate: the report {} cannot be written: {source}", path.display());
+            Ok(*report)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn provider(config: &Config, gate: &Gate) -> anyhow::Result<Rc<dyn Provider>> {
+    Ok(match &config.parameters {
+        None => Rc::new(Local::new(gate)),
+        Some(parameters) => {
+            let caller = config.server.caller(gate)?;
+            Rc::new(Remote::new(caller, parameters.clone()).with_pictures(config.pictures))
+        }
+    })
+}
+
+/// First in order, then at once, then not at all.
+async fn heed(kind: SignalKind, stop: Stop) {
+    let Ok(mut signals) = signal(kind) else { return };
+    let mut times = 0;
+    loop {
+        times += signals.recv().await;
+        match times {
+            1 => {
+                eprintln!("tidegate: finishing what is under way; once more to drop it");
+                stop.finish("interrupted");
+            }
+            2 => stop.drop_calls("interrupted"),
+            _ => std::process::exit(130),
+        }
+    }
+}
+
+fn conclude(report: &Report, mode: Mode, json: bool, out: &Path) -> anyhow::Result<Done> {
+    if json {
+        let mut text = serde_json::to_string_pretty(report)?;
+        text.push('\n');
+        Output::Terminal.write(text.as_bytes())?;
+    } else {
+        Output::Terminal.write(report.to_text().as_bytes())?;
+        if mode != Mode::None {
+            eprintln!("{} has the outputs", out.display());
+        }
+    }
+    let totals = &report.totals;
+    if let Some(reason) = &report.stopped {
+        if totals.done == 0 {
+            bail!("{reason}");
+        }
+        eprintln!(
+            "tidegate: stopped: {reason}\n{} of {} pages are explained and kept; run the same command again for the rest",
+            totals.done, totals.pages
+        );
+    }
+    if totals.files_failed == totals.files && totals.done == 0 && totals.pages == 0 {
+        let file = report.files.iter().find_map(|file| file.error.as_deref()).unwrap_or("nothing could be read");
+        return Err(match totals.files {
+            1 => anyhow!("{file}"),
+            files => anyhow!("none of the {files} files could be read; the first: {file}"),
+        });
+    }
+    Ok(if report.is_complete() { Done::All } else { Done::SomeFailed })
+}

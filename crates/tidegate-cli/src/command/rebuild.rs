@@ -1,0 +1,89 @@
+//! `tidegate rebuild`: outputs again from JSON, without a call.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::json;
+use tidegate_batch::{Rebuild, find_json};
+use tidegate_pdf::Reader;
+
+use super::Done;
+use crate::output::Output;
+
+/// Make Markdown and HTML again from JSON, without asking anybody
+///
+/// Takes the JSON that explain wrote, and pairs of a PDF and JSON that came from elsewhere: [{"page": 1, "explanation": "…"}]
+/// or {"1": "…"}. The PDF is looked for where the JSON says, and beside it under the same name; without one there are no
+/// pictures. Up to 20 files at once.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// JSON files, or folders with them
+    #[arg(value_name = "JSON|DIR", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Where outputs go; beside each JSON unless given
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// A folder to look for the PDFs in as well
+    #[arg(long, value_name = "DIR")]
+    pdf: Option<PathBuf>,
+
+    /// The longest side of the pages' pictures in the HTML, in pixels; 0: no pictures
+    #[arg(long, value_name = "PX", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    picture_px: u32,
+
+    /// The password of PDFs that need one
+    #[arg(long, value_name = "TEXT", hide_env_values = true)]
+    pdf_password: Option<String>,
+
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    let inputs = find_json(&args.paths)?;
+    if let Some(out) = &args.out {
+        fs::create_dir_all(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
+    }
+    let mut reader = Reader::new();
+    if let Some(password) = args.pdf_password {
+        reader = reader.password(password);
+    }
+    let html_px = Some(args.picture_px).filter(|&px| px > 0);
+    let rebuild = Rebuild { out: args.out, pdf_folder: args.pdf, html_px, reader };
+    let json = args.json;
+    let done = tidegate_loop::run(rebuild.run(inputs, move |rebuilt| {
+        let name = rebuilt.json.display();
+        match &rebuilt.outcome {
+            _ if json => {}
+            Ok(files) => {
+                let page = files.outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
+                let page = page.map(|path| path.display().to_string()).unwrap_or_default();
+                let note = files.pdf.as_ref().err().map(|why| format!(" (no pictures: {why})")).unwrap_or_default();
+                eprintln!("{name}: {} pages, {page}{note}", files.pages);
+            }
+            Err(error) => eprintln!("{name}: {error}"),
+        }
+    }))
+    .map_err(|error| anyhow::anyhow!("{error}"))?;
+    let failed = done.iter().filter(|rebuilt| rebuilt.outcome.is_err()).count();
+    if json {
+        let lines: Vec<_> = done
+            .iter()
+            .map(|rebuilt| match &rebuilt.outcome {
+                Ok(files) => json!({
+                    "json": rebuilt.json, "outputs": files.outputs, "pages": files.pages,
+                    "pdf": files.pdf.as_ref().ok(), "note": files.pdf.as_ref().err(),
+                }),
+                Err(error) => json!({"json": rebuilt.json, "error": error.to_string()}),
+            })
+            .collect();
+        Output::Terminal.write(format!("{}\n", serde_json::to_string_pretty(&lines)?).as_bytes())?;
+    } else {
+        Output::Terminal.write(format!("{} of {} files made again\n", done.len() - failed, done.len()).as_bytes())?;
+    }
+    Ok(if failed == 0 { Done::All } else { Done::SomeFailed })
+}
