@@ -34,3 +34,6 @@ pub mod plan;
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind};
 pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
 pub use store::{Kept, Key, Promise, Record, Store, StoreError, StoreStats};
+
+pub mod jsonl;
+pub mod plan;

@@ -1,3 +1,6 @@
 //! Plans, JSONL batches, and both against the strict local server.
 
+mod jsonl;
 mod plan;
+mod proof;
+mod support;

@@ -1,0 +1,262 @@
+//! The request file: read line by line, however long it is, and checked as a whole before anything is sent.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use super::line::{IdHash, RequestLine};
+
+/// A line longer than this is a mistake: pictures of a page take a few megabytes.
+pub(super) const LINE_LEN_MAX: usize = 64 << 20;
+
+/// How many faults are listed; the rest is counted.
+const FAULTS_LISTED: usize = 20;
+
+/// Where requests come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Standard input, which can be read once and is not checked beforehand.
+    Stdin,
+    /// A file.
+    File(
+        /// Its path.
+        PathBuf,
+    ),
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Input::Stdin => f.write_str("standard input"),
+            Input::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Input {
+    pub(super) fn open(&self) -> io::Result<Lines> {
+        Ok(match self {
+            Input::Stdin => Lines::new(Box::new(BufReader::with_capacity(1 << 16, io::stdin()))),
+            Input::File(path) => Lines::new(Box::new(BufReader::with_capacity(1 << 16, File::open(path)?))),
+        })
+    }
+}
+
+/// Something wrong in a request file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BadLine {
+    /// The line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for BadLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
+/// Ids, as 128 bits each: ten million take some 300 MB, whatever their length.
+#[derive(Debug, Default)]
+pub(super) struct IdSet(HashSet<u128, BuildHasherDefault<AsItIs>>);
+
+impl IdSet {
+    /// Whether it is new.
+    pub(super) fn insert(&mut self, id: IdHash) -> bool {
+        self.0.insert(id.0)
+    }
+
+    pub(super) fn contains(&self, id: IdHash) -> bool {
+        self.0.contains(&id.0)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A digest needs no second one.
+#[derive(Debug, Default)]
+pub(super) struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.0 = value as u64;
+    }
+}
+
+/// Lines, one at a time.
+pub(super) struct Lines {
+    reader: Box<dyn BufRead + Send>,
+    number: u64,
+}
+
+/// A line that is not blank.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// From 1.
+    pub(super) number: u64,
+    /// Without its end; nothing if it was too long to keep.
+    pub(super) bytes: Option<Vec<u8>>,
+    /// Whether it ended as a line does.
+    pub(super) ended: bool,
+    /// How many bytes of the file it takes, its end included.
+    pub(super) len: u64,
+}
+
+impl Lines {
+    pub(super) fn new(reader: Box<dyn BufRead + Send>) -> Lines {
+        Lines { reader, number: 0 }
+    }
+
+    /// The next line, blank ones included: whoever repairs a file counts its bytes.
+    pub(super) fn next_raw(&mut self) -> io::Result<Option<Line>> {
+        let (mut bytes, mut len, mut ended) = (Some(Vec::new()), 0, false);
+        while !ended {
+            let chunk = match self.reader.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if chunk.is_empty() {
+                break;
+            }
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let used = end.map_or(chunk.len(), |end| end + 1);
+            if let Some(kept) = &mut bytes {
+                kept.extend_from_slice(&chunk[..end.unwrap_or(used)]);
+                if kept.len() > LINE_LEN_MAX {
+                    bytes = None;
+                }
+            }
+            ended = end.is_some();
+            len += used as u64;
+            self.reader.consume(used);
+        }
+        if len == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        Ok(Some(Line { number: self.number, bytes, ended, len }))
+    }
+
+    fn next_filled(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            match self.next_raw()? {
+                Some(Line { bytes: Some(bytes), .. }) if bytes.trim_ascii().is_empty() => {}
+                line => return Ok(line),
+            }
+        }
+    }
+
+    /// The next request, or what is wrong with its line.
+    pub(super) fn next_request(&mut self) -> io::Result<Option<Result<(u64, RequestLine), BadLine>>> {
+        let Some(line) = self.next_filled()? else { return Ok(None) };
+        let number = line.number;
+        let read = match &line.bytes {
+            Some(bytes) => RequestLine::read(bytes),
+            None => Err(format!("it is longer than {} MB", LINE_LEN_MAX >> 20)),
+        };
+        Ok(Some(read.map(|request| (number, request)).map_err(|reason| BadLine { line: number, reason })))
+    }
+
+    /// Some requests at a time: as many as come with this many bytes, at least one.
+    pub(super) fn next_requests(&mut self, bytes_max: usize) -> io::Result<Vec<Result<(u64, RequestLine), BadLine>>> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while bytes < bytes_max {
+            let Some(next) = self.next_request()? else { break };
+            bytes += next.as_ref().map_or(0, |(_, request)| request.body.len()) + 256;
+            batch.push(next);
+        }
+        Ok(batch)
+    }
+}
+
+/// What a check found: how many requests there are, or the first faults and how many more there are.
+#[derive(Debug)]
+pub(super) enum Checked {
+    Good { requests: u64 },
+    Bad { faults: Vec<BadLine>, more: u64 },
+}
+
+/// Looks at every line of a file, and at whether an id occurs twice.
+pub(super) fn check(path: &Path) -> io::Result<Checked> {
+    let mut lines = Input::File(path.to_owned()).open()?;
+    let mut ids = IdSet::default();
+    let (mut faults, mut more) = (Vec::new(), 0);
+    while let Some(next) = lines.next_request()? {
+        let fault = match next {
+            Ok((line, request)) => match ids.insert(IdHash::of(&request.id)) {
+                true => continue,
+                false => duplicate(line, &request.id),
+            },
+            Err(fault) => fault,
+        };
+        if faults.len() < FAULTS_LISTED {
+            faults.push(fault);
+        } else {
+            more += 1;
+        }
+    }
+    Ok(match faults.is_empty() {
+        true => Checked::Good { requests: ids.len() as u64 },
+        false => Checked::Bad { faults, more },
+    })
+}
+
+pub(super) fn duplicate(line: u64, id: &str) -> BadLine {
+    BadLine { line, reason: format!("the id {id:?} occurred before; ids must be unique in a file") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8]) -> Lines {
+        Lines::new(Box::new(BufReader::with_capacity(7, io::Cursor::new(text.to_vec()))))
+    }
+
+    #[test]
+    fn lines_are_numbered_as_an_editor_does_and_blank_ones_passed_over() {
+        let mut lines = lines(b"\n{\"key\":\"a\",\"request\":{}}\r\n   \n{\"key\":\"b\",\"request\":{}}");
+        let mut next = || lines.next_request().unwrap().map(|next| next.map(|(line, request)| (line, request.id)));
+        assert_eq!(next(), Some(Ok((2, "a".to_owned()))));
+        assert_eq!(next(), Some(Ok((4, "b".to_owned()))));
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let endless = [vec![b'x'; LINE_LEN_MAX + 10], b"\n{\"key\":\"a\",\"request\":{}}\n".to_vec()].concat();
+        let mut lines = Lines::new(Box::new(BufReader::new(io::Cursor::new(endless))));
+        let fault = lines.next_request().unwrap().unwrap().unwrap_err();
+        assert_eq!(fault.to_string(), "line 1: it is longer than 64 MB");
+        assert_eq!(lines.next_request().unwrap().unwrap().unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_check_lists_every_fault_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("in.jsonl");
+        let mut text = String::from("{\"key\":\"a\",\"request\":{}}\nnonsense\n{\"key\":\"a\",\"request\":{}}\n");
+        text.push_str(&"{}\n".repeat(30));
+        std::fs::write(&path, &text).unwrap();
+        let Checked::Bad { faults, more } = check(&path).unwrap() else { panic!("32 faults") };
+        assert_eq!((faults.len(), more), (FAULTS_LISTED, 12));
+        assert!(faults[0].to_string().starts_with("line 2: it is not JSON"), "{}", faults[0]);
+        assert_eq!(faults[1].to_string(), "line 3: the id \"a\" occurred before; ids must be unique in a file");
+    }
+}

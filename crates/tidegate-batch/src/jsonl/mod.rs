@@ -1,0 +1,339 @@
+//! Many requests from a file, their answers into another: OpenAI's batch format in and out, or Gemini's, answered now and
+//! by any server, within the gate's limits.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate_batch::jsonl::{Batch, Input, Output};
+//! use tidegate_batch::{Caller, Dialect};
+//! use tidegate_limit::{Gate, Limit};
+//! use tidegate_rehearsal::Server;
+//!
+//! let directory = tempfile::tempdir().unwrap();
+//! let (requests, results) = (directory.path().join("requests.jsonl"), directory.path().join("results.jsonl"));
+//! let line = r#"{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"Why?"}]}}"#;
+//! std::fs::write(&requests, line).unwrap();
+//!
+//! let (from, to) = (Input::File(requests), Output::File(results.clone()));
+//! let summary = tidegate_loop::run(async {
+//!     let server = Server::builder().start().await.unwrap();
+//!     let gate = Gate::builder().limit(Limit::concurrency("global", 200)).limit(Limit::rpm(60)).build().unwrap();
+//!     let caller = Caller::new(&gate, Dialect::OpenAi, &format!("{}/v1", server.base_url())).unwrap();
+//!     Batch::new(from, to).run(&caller, |_, _| {}).await.unwrap()
+//! })
+//! .unwrap();
+//! assert_eq!((summary.answered, summary.failed), (1, 0));
+//! assert!(std::fs::read_to_string(results).unwrap().contains(r#""custom_id":"1","response":{"status_code":200"#));
+//! ```
+//!
+//! # What it promises
+//! - **Nothing is asked twice.** A result counts when it is on the disk. Whatever happens, the same call again sends only
+//!   what has no result yet; what a crash left of a line is repaired.
+//! - **Order.** Results stand in the order in which they came; their ids say whose they are.
+//! - **Memory does not grow with the files**, but for 128 bits an id: requests are read as they are needed, results
+//!   written as they come.
+//! - **Bodies are passed on byte for byte**, in both directions (line ends within an answer become spaces).
+//! - **Failures have lines of their own**: `"error":{"code":…,"message":…}`. What would fail for every request alike (a
+//!   wrong key, no credit) ends the run instead and is no line's failure.
+//!
+//! # What is wrong with a line
+//! A file is read once before anything is sent, and if there is anything wrong with a line, or an id occurs twice, nothing
+//! is sent: half a batch is rarely what somebody wants. [`BadLines::Skip`] passes over such lines instead and counts them.
+//! Standard input cannot be read twice: there the run ends at the bad line, with the answers that are on their way.
+//!
+//! # Reading order
+//! `line.rs` (a request, a result) and `body.rs` (what a body costs) are plain values; `input.rs` and `results.rs` are the
+//! two files; `run.rs` is the run.
+
+mod body;
+mod input;
+mod line;
+mod results;
+mod run;
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tidegate_sync::Event as Signal;
+
+pub use input::{BadLine, Input};
+pub use results::{Earlier, Output, ResultsError};
+
+use crate::call_error::CallError;
+use crate::caller::Caller;
+use crate::plan::Tokens;
+use crate::provider::Dialect;
+use crate::question::Usage;
+
+/// What to do with lines that make no sense.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BadLines {
+    /// Send nothing, and say what is wrong.
+    #[default]
+    Stop,
+    /// Pass over them.
+    Skip,
+}
+
+/// A run: from where, to where, and how.
+#[derive(Clone, Debug)]
+#[must_use = "a batch does nothing until it is run"]
+pub struct Batch {
+    input: Input,
+    output: Output,
+    earlier: Earlier,
+    bad_lines: BadLines,
+    model: Option<String>,
+    waiting_max: usize,
+    grace: Duration,
+    stop: Stop,
+}
+
+/// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
+pub const WAITING_MAX: usize = 32;
+
+/// Told to stop, how long a run waits for the answers that are on their way, unless told otherwise.
+pub const GRACE: Duration = Duration::from_secs(30);
+
+impl Batch {
+    /// The requests of `input`, their results to `output`.
+    pub fn new(input: Input, output: Output) -> Batch {
+        Batch {
+            input,
+            output,
+            earlier: Earlier::default(),
+            bad_lines: BadLines::default(),
+            model: None,
+            waiting_max: WAITING_MAX,
+            grace: GRACE,
+            stop: Stop::default(),
+        }
+    }
+
+    /// What to do with the results of a run before.
+    pub fn earlier(mut self, earlier: Earlier) -> Batch {
+        self.earlier = earlier;
+        self
+    }
+
+    /// What to do with lines that make no sense.
+    pub fn bad_lines(mut self, bad_lines: BadLines) -> Batch {
+        self.bad_lines = bad_lines;
+        self
+    }
+
+    /// Asks this model, whatever the lines say. Gemini's lines say nothing, so they need one.
+    pub fn model(mut self, model: Option<String>) -> Batch {
+        self.model = model;
+        self
+    }
+
+    /// How many requests may stand in line, beside those under way.
+    pub fn waiting_max(mut self, waiting: usize) -> Batch {
+        self.waiting_max = waiting.max(1);
+        self
+    }
+
+    /// Told to stop, how long to wait for the answers that are on their way.
+    pub fn grace(mut self, grace: Duration) -> Batch {
+        self.grace = grace;
+        self
+    }
+
+    /// The way to stop it while it runs.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Sends what has no result yet, as fast as the caller's gate allows. `watch` is told of every result once it is
+    /// written, and how far things are.
+    ///
+    /// The gate is closed if the run is stopped or fails.
+    ///
+    /// # Errors
+    /// See [`BatchError`]. What was answered until then is in the output.
+    ///
+    /// # Cancel safety
+    /// Dropped, requests on their way are given up; what was written stays, and the same call goes on from there.
+    pub async fn run(
+        self,
+        caller: &Caller,
+        watch: impl FnMut(&Event, &Progress) + 'static,
+    ) -> Result<Summary, BatchError> {
+        run::run(self, caller, Box::new(watch)).await
+    }
+}
+
+/// Stops a run in order; see [`Batch::stop`].
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    told: Rc<Signal>,
+}
+
+impl Stop {
+    /// Sends nothing more, waits for the answers that are on their way, writes them, and ends.
+    pub fn stop(&self) {
+        self.told.set();
+    }
+}
+
+/// Something that has become of a request, and is on the disk.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// It was answered.
+    Answered {
+        /// Whose.
+        id: String,
+        /// What it cost, if the server says so.
+        usage: Option<Usage>,
+    },
+    /// It failed for good.
+    Failed {
+        /// Whose.
+        id: String,
+        /// Why.
+        error: CallError,
+    },
+    /// A line was passed over.
+    Skipped(
+        /// Which, and why.
+        BadLine,
+    ),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Requests in the input; unknown for a stream.
+    pub total: Option<u64>,
+    /// Answered in this run.
+    pub answered: u64,
+    /// Failed in this run.
+    pub failed: u64,
+    /// Had a result from a run before.
+    pub already: u64,
+    /// Lines passed over.
+    pub skipped: u64,
+    /// Read, and neither answered nor failed yet.
+    pub under_way: u64,
+    /// Tokens that the answers say were used.
+    pub usage: Usage,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Answered in this run.
+    pub answered: u64,
+    /// Failed in this run; each has a line.
+    pub failed: u64,
+    /// Had a result from a run before.
+    pub already: u64,
+    /// Of those, failures: `RetryFailed` asks them again.
+    pub already_failed: u64,
+    /// Lines passed over.
+    pub skipped: u64,
+    /// Tokens that the answers say were used.
+    pub usage: Usage,
+    /// Why not everything was done: it was told to stop, or no request would have succeeded.
+    pub ended_early: Option<EndedEarly>,
+}
+
+/// Why a run ended before its input did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndedEarly {
+    /// It was told to.
+    Stopped,
+    /// No request will succeed until somebody acts.
+    Shut(
+        /// What has to be done.
+        String,
+    ),
+    /// A line of a stream made no sense.
+    BadLine(
+        /// Which, and why.
+        BadLine,
+    ),
+}
+
+/// Why a run could not run, or not go on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// The input cannot be read.
+    Input {
+        /// Which.
+        input: Input,
+        /// Why.
+        error: io::Error,
+    },
+    /// Lines of the input make no sense; nothing was sent.
+    BadLines {
+        /// Which input.
+        input: Input,
+        /// The first of them.
+        faults: Vec<BadLine>,
+        /// How many more there are.
+        more: u64,
+    },
+    /// The output cannot be used, or written any further.
+    Output {
+        /// Which.
+        output: Output,
+        /// Why.
+        error: ResultsError,
+    },
+    /// Gemini's lines name no model, and neither did anybody else.
+    NoModel,
+}
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchError::Input { input, error } => write!(f, "cannot read {input}: {error}"),
+            BatchError::BadLines { input, faults, more } => {
+                write!(f, "{input} has lines that make no sense; nothing was sent")?;
+                for fault in faults {
+                    write!(f, "\n  {fault}")?;
+                }
+                if *more > 0 {
+                    write!(f, "\n  and {more} more")?;
+                }
+                write!(f, "\ncorrect them, or pass over them with --skip-bad-lines")
+            }
+            BatchError::Output { output, error: ResultsError::Io(error) } => {
+                write!(
+                    f,
+                    "cannot write {output}: {error}; what was written so far is kept, and the same command goes on from there"
+                )
+            }
+            BatchError::Output { output, error: ResultsError::Busy } => {
+                write!(f, "another process is writing to {output}; wait for it, or choose another output")
+            }
+            BatchError::Output { output, error: ResultsError::Foreign { line, reason } } => write!(
+                f,
+                "{output} is not a file of results (line {line}: {reason}); choose another output, or start over with --fresh"
+            ),
+            BatchError::NoModel => {
+                f.write_str("lines in Gemini's format do not say which model to ask; give one with --model")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BatchError {}
+
+/// What the requests of a file would cost, one by one, for a [plan](crate::plan). Answers count as long as they may be.
+///
+/// # Errors
+/// [`BatchError::Input`] and [`BatchError::BadLines`].
+pub fn costs(input: &Input, dialect: Dialect) -> Result<Vec<Tokens>, BatchError> {
+    run::costs(input, dialect)
+}

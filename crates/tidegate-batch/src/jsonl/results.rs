@@ -1,0 +1,291 @@
+//! The result file: what a run before has left in it is read back and repaired, what comes is appended and synced in
+//! groups.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, BufWriter, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::input::{IdSet, Lines};
+use super::line::{IdHash, ResultLine};
+
+/// Where results go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Standard output, which cannot be read back: every request is sent.
+    Stdout,
+    /// A file. What it says already is not asked again.
+    File(
+        /// Its path.
+        PathBuf,
+    ),
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Output::Stdout => f.write_str("standard output"),
+            Output::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// What to do with the results of a run before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Earlier {
+    /// Neither successes nor failures are asked again.
+    #[default]
+    Keep,
+    /// Failures are taken out and asked again.
+    RetryFailed,
+    /// Everything is thrown away and asked again.
+    Discard,
+}
+
+/// Why a result file cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ResultsError {
+    /// It cannot be opened, read or written.
+    Io(
+        /// Why.
+        io::Error,
+    ),
+    /// Another process is writing to it.
+    Busy,
+    /// There is something in it that is no result.
+    Foreign {
+        /// In which line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl From<io::Error> for ResultsError {
+    fn from(error: io::Error) -> ResultsError {
+        ResultsError::Io(error)
+    }
+}
+
+/// Requests that a run before has dealt with.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) succeeded: IdSet,
+    pub(super) failed: IdSet,
+}
+
+impl Known {
+    pub(super) fn contains(&self, id: IdHash) -> bool {
+        self.succeeded.contains(id) || self.failed.contains(id)
+    }
+}
+
+/// A result file, locked, at its end.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Stdout,
+    File(File),
+    /// A pipe or a device: it can be neither read back nor synced.
+    Stream(File),
+}
+
+impl Sink {
+    /// Writes, and returns once it is on the disk.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(lines)?;
+                out.flush()
+            }
+            Sink::File(file) => {
+                file.write_all(lines)?;
+                file.sync_data()
+            }
+            Sink::Stream(file) => file.write_all(lines),
+        }
+    }
+}
+
+pub(super) fn open(output: &Output, earlier: Earlier) -> Result<(Sink, Known), ResultsError> {
+    let Output::File(path) = output else { return Ok((Sink::Stdout, Known::default())) };
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let stream = OpenOptions::new().append(true).open(path)?;
+        return Ok((Sink::Stream(stream), Known::default()));
+    }
+    let mut file = open_locked(path)?;
+    if earlier == Earlier::Discard {
+        file.set_len(0)?;
+        return Ok((Sink::File(file), Known::default()));
+    }
+    let mut known = read_back(&mut file)?;
+    if earlier == Earlier::RetryFailed && known.failed.len() > 0 {
+        file = without_failures(path, &mut file, &known)?;
+        known.failed = IdSet::default();
+    }
+    Ok((Sink::File(file), known))
+}
+
+fn open_locked(path: &Path) -> Result<File, ResultsError> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ResultsError::Busy),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Reads everything, repairs the last line, and stands at the end.
+fn read_back(file: &mut File) -> Result<Known, ResultsError> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut lines = Lines::new(Box::new(BufReader::with_capacity(1 << 16, file.try_clone()?)));
+    let (mut known, mut end, mut complete) = (Known::default(), 0, true);
+    while let Some(line) = lines.next_raw()? {
+        let bytes = line.bytes.as_deref().unwrap_or_default();
+        match ResultLine::read(bytes) {
+            Ok(result) => {
+                let id = IdHash::of(&result.id);
+                let set = if result.succeeded { &mut known.succeeded } else { &mut known.failed };
+                set.insert(id);
+            }
+            Err(_) if line.bytes.is_some() && bytes.trim_ascii().is_empty() => {}
+            // What a crash left of the last line; its request is asked again.
+            Err(_) if !line.ended && is_torn(bytes) => break,
+            Err(reason) => return Err(ResultsError::Foreign { line: line.number, reason }),
+        }
+        end += line.len;
+        complete = line.ended;
+    }
+    file.set_len(end)?;
+    file.seek(SeekFrom::End(0))?;
+    if !complete {
+        file.write_all(b"\n")?;
+    }
+    Ok(known)
+}
+
+/// The beginning of a result, and no more of it. What is something else is not ours to cut off.
+fn is_torn(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err()
+}
+
+/// The same file with the successes alone; all of it or nothing, whenever the power goes.
+fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File, ResultsError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let fresh = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside)?;
+    fresh.try_lock().map_err(|_| ResultsError::Busy)?;
+    file.seek(SeekFrom::Start(0))?;
+    let mut lines = Lines::new(Box::new(BufReader::with_capacity(1 << 16, file.try_clone()?)));
+    let mut out = BufWriter::with_capacity(1 << 16, &fresh);
+    while let Some(line) = lines.next_raw()? {
+        let Some(bytes) = line.bytes else { continue };
+        let kept = ResultLine::read(&bytes).is_ok_and(|result| {
+            // A request that failed once and succeeded later keeps its success.
+            result.succeeded && known.succeeded.contains(IdHash::of(&result.id))
+        });
+        if kept {
+            out.write_all(&bytes)?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.flush()?;
+    drop(out);
+    fresh.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    if let Some(directory) = path.parent() {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OK: &str = "{\"custom_id\":\"a\",\"response\":{\"status_code\":200,\"body\":{}},\"error\":null}\n";
+    const FAILED: &str = "{\"custom_id\":\"b\",\"response\":null,\"error\":{\"code\":\"x\",\"message\":\"y\"}}\n";
+    const FOREIGN: &str = "{\"custom_id\":\"c\",\"response\":{\"status_code\":400,\"body\":{}},\"error\":null}\n";
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn with(text: &str) -> Place {
+            let place = Place(tempfile::tempdir().unwrap());
+            std::fs::write(place.path(), text).unwrap();
+            place
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().join("out.jsonl")
+        }
+
+        fn open(&self, earlier: Earlier) -> Result<(Sink, Known), ResultsError> {
+            open(&Output::File(self.path()), earlier)
+        }
+
+        fn text(&self) -> String {
+            std::fs::read_to_string(self.path()).unwrap()
+        }
+    }
+
+    fn id(text: &str) -> IdHash {
+        IdHash::of(text)
+    }
+
+    #[test]
+    fn both_forms_of_an_error_are_known_as_failures() {
+        let place = Place::with(&[OK, FAILED, FOREIGN].concat());
+        let (_sink, known) = place.open(Earlier::Keep).unwrap();
+        assert!(known.succeeded.contains(id("a")) && known.failed.contains(id("b")) && known.failed.contains(id("c")));
+    }
+
+    #[test]
+    fn a_torn_line_is_cut_off_wherever_it_was_torn() {
+        for torn_at in 1..FAILED.len() {
+            let place = Place::with(&[OK, &FAILED[..torn_at]].concat());
+            let (mut sink, known) = place.open(Earlier::Keep).unwrap();
+            sink.append(b"{\"key\":\"z\",\"response\":{}}\n").unwrap();
+            drop(sink);
+            let text = place.text();
+            assert!(text.starts_with(OK) && text.ends_with("{\"key\":\"z\",\"response\":{}}\n"), "{torn_at}: {text}");
+            // Whole but for its end, it is a result.
+            assert_eq!(known.failed.contains(id("b")), torn_at == FAILED.len() - 1, "{torn_at}");
+            assert!(place.open(Earlier::Keep).unwrap().1.succeeded.contains(id("z")));
+        }
+    }
+
+    #[test]
+    fn failures_are_taken_out_to_be_asked_again() {
+        let place = Place::with(&[FAILED, OK, FOREIGN].concat());
+        let (mut sink, known) = place.open(Earlier::RetryFailed).unwrap();
+        assert!(!known.contains(id("b")) && known.contains(id("a")));
+        assert_eq!(place.text(), OK);
+        sink.append(FAILED.as_bytes()).unwrap();
+        assert_eq!(place.text(), [OK, FAILED].concat(), "what is written goes into the new file");
+        assert!(matches!(place.open(Earlier::Keep), Err(ResultsError::Busy)), "which is locked as the old one was");
+    }
+
+    #[test]
+    fn a_fresh_start_keeps_nothing_and_what_is_no_result_is_not_touched() {
+        let place = Place::with(OK);
+        assert_eq!(place.open(Earlier::Discard).unwrap().1.succeeded.len(), 0);
+        assert_eq!(place.text(), "");
+        for text in ["my notes\nmore of them\n", "a single line", "{\"some\":\"configuration\"}"] {
+            let notes = Place::with(text);
+            assert!(matches!(notes.open(Earlier::Keep), Err(ResultsError::Foreign { line: 1, .. })));
+            assert_eq!(notes.text(), text);
+        }
+    }
+
+    #[test]
+    fn one_process_a_file() {
+        let place = Place::with(OK);
+        let _first = place.open(Earlier::Keep).unwrap();
+        assert!(matches!(place.open(Earlier::Keep), Err(ResultsError::Busy)));
+    }
+}

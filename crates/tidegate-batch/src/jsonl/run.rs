@@ -1,0 +1,322 @@
+//! The run: read, ask, write. Requests are read in a thread as they are needed; each is asked in a task of its own, as many
+//! as may be under way and a few more in line; one task writes whatever results there are and syncs them together.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use serde_json::Value;
+use tidegate_loop::{JoinHandle, spawn, timeout, to_thread};
+use tidegate_pool::Pool;
+use tidegate_sync::Queue;
+
+use super::body::{check, estimate, path_below, with_model};
+use super::input::{self, Checked, IdSet, Lines, duplicate};
+use super::line::{Answered, Format, IdHash, RequestLine, on_one_line, result_line};
+use super::results::{self, Known, Sink};
+use super::{
+    BadLine, BadLines, Batch, BatchError, EndedEarly, Event, Input, Output, Progress, ResultsError, Stop, Summary,
+};
+use crate::call_error::CallError;
+use crate::caller::{Call, Caller};
+use crate::plan::Tokens;
+use crate::provider::{Dialect, Unreadable};
+
+/// So much is read ahead.
+const READ_AHEAD: usize = 1 << 20;
+
+/// So many results may wait for the disk before nothing more is asked.
+const UNWRITTEN_MAX: usize = 4_096;
+
+pub(super) type Watch = Box<dyn FnMut(&Event, &Progress)>;
+
+/// A result on its way to the disk.
+struct Finished {
+    event: Event,
+    line: Vec<u8>,
+}
+
+struct Run {
+    caller: Caller,
+    model: Option<String>,
+    output: Output,
+    results: Queue<Finished>,
+    stop: Stop,
+    progress: RefCell<Progress>,
+    watch: RefCell<Watch>,
+    /// Why it ends before its input does; the first reason counts.
+    ended: RefCell<Option<EndedEarly>>,
+}
+
+impl Run {
+    fn end(&self, why: EndedEarly) {
+        self.ended.borrow_mut().get_or_insert(why);
+        self.stop.stop();
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.borrow_mut());
+    }
+
+    fn tell(&self, event: &Event) {
+        let progress = *self.progress.borrow();
+        (self.watch.borrow_mut())(event, &progress);
+    }
+}
+
+pub(super) async fn run(batch: Batch, caller: &Caller, watch: Watch) -> Result<Summary, BatchError> {
+    let Batch { input, output, earlier, bad_lines, model, waiting_max, grace, stop } = batch;
+    let total = match (&input, bad_lines) {
+        (Input::File(path), BadLines::Stop) => {
+            let path = path.clone();
+            Some(in_thread(move || input::check(&path), &input).await?)
+        }
+        _ => None,
+    };
+    let total = match total {
+        Some(Checked::Bad { faults, more }) => return Err(BatchError::BadLines { input, faults, more }),
+        Some(Checked::Good { requests }) => Some(requests),
+        None => None,
+    };
+    let opened = {
+        let output = output.clone();
+        to_thread(move || results::open(&output, earlier)).await.unwrap_or_else(|error| Err(gone(&error)))
+    };
+    let (sink, known) = opened.map_err(|error| BatchError::Output { output: output.clone(), error })?;
+
+    let under_way = concurrency(caller);
+    let run = Rc::new(Run {
+        caller: caller.clone(),
+        model,
+        output,
+        results: Queue::bounded(UNWRITTEN_MAX),
+        stop: stop.clone(),
+        progress: RefCell::new(Progress { total, ..Progress::default() }),
+        watch: RefCell::new(watch),
+        ended: RefCell::default(),
+    });
+    let writer = spawn(write(run.clone(), sink));
+    let pool = Pool::new(under_way.saturating_add(waiting_max));
+    let already_failed = known.failed.len() as u64;
+
+    let fed = feed(&run, &input, &pool, &known, bad_lines).await;
+    let gate = run.caller.gate();
+    let mut drained = pin!(pool.close());
+    if unless_stopped(&stop, drained.as_mut()).await.is_none() {
+        // Who waits is sent home; who has been sent is waited for.
+        gate.close();
+        if timeout(grace, drained.as_mut()).await.is_err() {
+            pool.abort().await;
+        }
+    }
+    run.results.close();
+    finish(writer).await.map_err(|error| BatchError::Output { output: run.output.clone(), error })?;
+    fed?;
+
+    let progress = *run.progress.borrow();
+    Ok(Summary {
+        answered: progress.answered,
+        failed: progress.failed,
+        already: progress.already,
+        already_failed,
+        skipped: progress.skipped,
+        usage: progress.usage,
+        ended_early: run.ended.take().or_else(|| stop.told.is_set().then_some(EndedEarly::Stopped)),
+    })
+}
+
+/// How many requests the gate lets be under way at once, as far as it says.
+fn concurrency(caller: &Caller) -> usize {
+    let limits = caller.gate().stats().limits;
+    let caps = limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount);
+    usize::try_from(caps.min().unwrap_or(200)).unwrap_or(usize::MAX)
+}
+
+/// Hands every request that has no result to a task of its own, until there are no more or the run is stopped.
+async fn feed(run: &Rc<Run>, input: &Input, pool: &Pool, known: &Known, bad_lines: BadLines) -> Result<(), BatchError> {
+    let opening = input.clone();
+    let mut lines = Some(in_thread(move || opening.open(), input).await?);
+    // A file has been checked; a stream, or a file with faults, is while it is read.
+    let mut seen = run.progress.borrow().total.is_none().then(IdSet::default);
+    let scope = Rc::new(run.caller.gate().unscoped().clone());
+    loop {
+        let Some(reader) = lines.take() else { return Ok(()) };
+        let reading = in_thread(move || read(reader), input);
+        let Some(read) = unless_stopped(&run.stop, pin!(reading)).await else { return Ok(()) };
+        let (reader, requests) = read?;
+        if requests.is_empty() {
+            return Ok(());
+        }
+        lines = Some(reader);
+        for next in requests {
+            let checked = next.and_then(|(line, request)| {
+                let id = IdHash::of(&request.id);
+                match seen.as_mut().is_none_or(|seen| seen.insert(id)) {
+                    true => Ok((id, request)),
+                    false => Err(duplicate(line, &request.id)),
+                }
+            });
+            let (id, request) = match checked {
+                Ok(request) => request,
+                Err(bad) if bad_lines == BadLines::Skip => {
+                    run.count(|progress| progress.skipped += 1);
+                    run.tell(&Event::Skipped(bad));
+                    continue;
+                }
+                Err(bad) => {
+                    run.end(EndedEarly::BadLine(bad));
+                    return Ok(());
+                }
+            };
+            if known.contains(id) {
+                run.count(|progress| progress.already += 1);
+                continue;
+            }
+            if request.format == Format::Gemini && run.model.is_none() {
+                run.stop.stop();
+                return Err(BatchError::NoModel);
+            }
+            run.count(|progress| progress.under_way += 1);
+            let asking = ask(run.clone(), scope.clone(), request);
+            if unless_stopped(&run.stop, pin!(pool.submit(asking))).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+type Requests = Vec<Result<(u64, RequestLine), BadLine>>;
+
+fn read(mut lines: Lines) -> std::io::Result<(Lines, Requests)> {
+    let requests = lines.next_requests(READ_AHEAD)?;
+    Ok((lines, requests))
+}
+
+async fn ask(run: Rc<Run>, scope: Rc<tidegate_limit::Scope>, request: RequestLine) {
+    let RequestLine { format, id, url, body } = request;
+    let dialect = run.caller.dialect();
+    let (call, path) = call_for(&run, format, &url, body);
+    let read = |body: &[u8]| match check(dialect, &path, body) {
+        Ok(()) => Ok(on_one_line(body)),
+        Err(reason) => Err(Unreadable::Garbled(reason)),
+    };
+    let outcome = run.caller.call(&scope, &call, read).await.map(|reply| Answered {
+        status: reply.status,
+        request_id: reply.request_id,
+        body: reply.value,
+        usage: reply.usage,
+    });
+    let event = match &outcome {
+        Ok(answered) => Event::Answered { id: id.clone(), usage: answered.usage },
+        // No fault of this request: it is asked again when the run goes on.
+        Err(CallError::Shut { reason } | CallError::Journal { reason }) => {
+            return run.end(EndedEarly::Shut(reason.clone()));
+        }
+        Err(CallError::Closed) => return,
+        Err(error) => Event::Failed { id: id.clone(), error: error.clone() },
+    };
+    let line = result_line(format, &id, &outcome);
+    // Closed, the results of what is still under way are not waited for.
+    let _ = run.results.push(Finished { event, line }).await;
+}
+
+fn call_for(run: &Run, format: Format, url: &str, body: Vec<u8>) -> (Call, String) {
+    let dialect = run.caller.dialect();
+    // It is an object: its line was read.
+    let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let path = match (format, &run.model) {
+        (Format::Gemini, Some(model)) => dialect.path(model),
+        _ => path_below(run.caller.base_url(), url).to_owned(),
+    };
+    let (estimate, admitted_tokens) = estimate(dialect, &path, &parsed);
+    let body = match (&run.model, format) {
+        (Some(model), Format::OpenAi) => with_model(parsed, model),
+        _ => body,
+    };
+    (Call { admitted_tokens, ..Call::new(path.clone(), body.into(), estimate) }, path)
+}
+
+/// Writes what there is, syncs it together, and only then says that it is done.
+async fn write(run: Rc<Run>, sink: Sink) -> Result<(), ResultsError> {
+    let mut sink = sink;
+    while let Ok(finished) = run.results.recv_all().await {
+        let lines: Vec<u8> = finished.iter().flat_map(|finished| &finished.line).copied().collect();
+        let appended = to_thread(move || {
+            let done = sink.append(&lines);
+            (sink, done)
+        })
+        .await;
+        let done = match appended {
+            Ok((back, done)) => {
+                sink = back;
+                done.map_err(ResultsError::Io)
+            }
+            Err(error) => return Err(gone(&error)),
+        };
+        if done.is_err() {
+            // Nothing that is asked from now on could be kept.
+            run.results.close();
+            run.stop.stop();
+            return done;
+        }
+        for Finished { event, .. } in finished {
+            run.count(|progress| {
+                progress.under_way = progress.under_way.saturating_sub(1);
+                match &event {
+                    Event::Answered { usage, .. } => {
+                        progress.answered += 1;
+                        progress.usage += usage.unwrap_or_default();
+                    }
+                    _ => progress.failed += 1,
+                }
+            });
+            run.tell(&event);
+        }
+    }
+    Ok(())
+}
+
+async fn finish(writer: JoinHandle<Result<(), ResultsError>>) -> Result<(), ResultsError> {
+    writer.await.unwrap_or_else(|error| Err(gone(&error)))
+}
+
+fn gone(error: &dyn std::error::Error) -> ResultsError {
+    ResultsError::Io(std::io::Error::other(error.to_string()))
+}
+
+async fn in_thread<T: Send + 'static>(
+    job: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+    input: &Input,
+) -> Result<T, BatchError> {
+    let done = to_thread(job).await.unwrap_or_else(|error| Err(std::io::Error::other(error.to_string())));
+    done.map_err(|error| BatchError::Input { input: input.clone(), error })
+}
+
+/// `future`'s output, or `None` once the run is stopped.
+async fn unless_stopped<F: Future + Unpin>(stop: &Stop, mut future: F) -> Option<F::Output> {
+    let mut told = pin!(stop.told.wait());
+    poll_fn(|cx| {
+        if told.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        pin!(&mut future).poll(cx).map(Some)
+    })
+    .await
+}
+
+pub(super) fn costs(input: &Input, dialect: Dialect) -> Result<Vec<Tokens>, BatchError> {
+    let failed = |error| BatchError::Input { input: input.clone(), error };
+    let mut lines = input.open().map_err(failed)?;
+    let mut costs = Vec::new();
+    while let Some(next) = lines.next_request().map_err(failed)? {
+        let (_, request) =
+            next.map_err(|fault| BatchError::BadLines { input: input.clone(), faults: vec![fault], more: 0 })?;
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let (estimate, _) = estimate(dialect, &request.url, &body);
+        let short = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
+        costs.push(Tokens { input: short(estimate.input_tokens), output: short(estimate.output_tokens) });
+    }
+    Ok(costs)
+}

@@ -1,0 +1,244 @@
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_batch::jsonl::{BadLines, BatchError, Earlier, EndedEarly, Event, ResultsError};
+use tidegate_batch::{ApiKey, Dialect};
+use tidegate_limit::{Gate, Limit};
+use tidegate_loop::run;
+use tidegate_rehearsal::{Faults, Latency, Refusals, Server};
+
+use crate::support::{Place, caller, caller_at, line, questions};
+
+#[test]
+fn every_request_gets_its_own_answer_in_the_format_of_the_batch_api() {
+    let place = Place::with(questions(300));
+    let batch = place.batch();
+    let seen = Rc::new(Cell::new(0));
+    let watched = seen.clone();
+    let (summary, stats) = run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let watch = move |event: &Event, _: &_| {
+            assert!(matches!(event, Event::Answered { usage: Some(_), .. }));
+            watched.set(watched.get() + 1);
+        };
+        let summary = batch.run(&caller(&server, []), watch).await.unwrap();
+        (summary, server.stats())
+    })
+    .unwrap();
+    assert_eq!((summary.answered, summary.failed, summary.already, seen.get()), (300, 0, 0, 300));
+    assert_eq!(summary.ended_early, None);
+    assert_eq!((stats.answered, stats.repeated), (300, 0));
+    assert!(stats.in_flight_peak <= 50);
+    let results = place.read();
+    assert_eq!(results.len(), 300);
+    for (id, result) in results {
+        assert_eq!((&result["error"], &result["response"]["status_code"]), (&json!(null), &json!(200)));
+        assert!(result["id"].as_str().unwrap().starts_with("batch_req_"));
+        let said = result["response"]["body"]["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(said.contains(&format!("Question {}:", &id[1..])), "{id}: {said}");
+    }
+}
+
+#[test]
+fn what_has_a_result_is_not_asked_again_and_failures_only_if_told_to() {
+    let new = (0..5).map(|n| line(&format!("n{n}"), "Why?").replace("\"m\"", "\"new\""));
+    let place = Place::with(questions(15).chain(new));
+    let batch = |earlier| place.batch().earlier(earlier);
+    let runs = [Earlier::Keep, Earlier::Keep, Earlier::RetryFailed, Earlier::Discard].map(batch);
+    let summaries = run(async move {
+        let (old, new) = (Server::builder().models(["m"]).start().await, Server::builder().start().await);
+        let (old, new) = (old.unwrap(), new.unwrap());
+        let mut summaries = Vec::new();
+        for (batch, server) in runs.into_iter().zip([&old, &old, &new, &new]) {
+            let summary = batch.run(&caller(server, []), |_, _| {}).await.unwrap();
+            summaries.push((summary.answered, summary.failed, summary.already, summary.already_failed));
+        }
+        summaries
+    })
+    .unwrap();
+    assert_eq!(summaries, [(15, 5, 0, 0), (0, 0, 20, 5), (5, 0, 15, 0), (20, 0, 0, 0)]);
+    assert_eq!(place.read().len(), 20);
+}
+
+#[test]
+fn a_failure_has_a_line_of_its_own_and_the_rest_goes_on() {
+    let place = Place::with([line("good", "Why?"), line("unknown", "Why?").replace("\"m\"", "\"nobody\"")]);
+    let batch = place.batch();
+    let summary = run(async move {
+        let server = Server::builder().models(["m"]).start().await.unwrap();
+        batch.run(&caller(&server, []), |_, _| {}).await.unwrap()
+    })
+    .unwrap();
+    assert_eq!((summary.answered, summary.failed), (1, 1));
+    let results = place.read();
+    assert_eq!(results["unknown"]["response"], json!(null));
+    assert_eq!(results["unknown"]["error"]["code"], "refused");
+    assert!(results["unknown"]["error"]["message"].as_str().unwrap().contains("`nobody` does not exist"));
+}
+
+#[test]
+fn another_model_can_be_asked_and_the_path_of_a_line_is_kept() {
+    let embed =
+        json!({"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": {"model": "x", "input": "tide"}});
+    let place = Place::with([line("c", "Why?"), embed.to_string()]);
+    let batch = place.batch().model(Some("other".to_owned()));
+    run(async move {
+        let server = Server::builder().models(["other"]).start().await.unwrap();
+        let summary = batch.run(&caller(&server, []), |_, _| {}).await.unwrap();
+        assert_eq!((summary.answered, summary.failed), (2, 0));
+    })
+    .unwrap();
+    let results = place.read();
+    assert_eq!(results["e"]["response"]["body"]["model"], "other");
+    assert_eq!(results["e"]["response"]["body"]["data"][0]["embedding"].as_array().unwrap().len(), 8);
+}
+
+#[test]
+fn geminis_lines_need_a_model_and_come_back_in_geminis_format() {
+    let ask = json!({"key": "g1", "request": {"contents": [{"role": "user", "parts": [{"text": "Why?"}]}]}});
+    let place = Place::with([ask.to_string()]);
+    let (without, with) = (place.batch(), place.batch().model(Some("gemini-x".to_owned())));
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let gate = || Gate::builder().limit(Limit::concurrency("global", 5)).build().unwrap();
+        let error = without.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap_err();
+        assert!(error.to_string().contains("--model"), "{error}");
+        let summary = with.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap();
+        assert_eq!(summary.answered, 1);
+    })
+    .unwrap();
+    let results = place.read();
+    let said = &results["g1"]["response"]["candidates"][0]["content"]["parts"][0]["text"];
+    assert!(said.as_str().unwrap().ends_with(": Why?"));
+}
+
+#[test]
+fn nothing_is_sent_while_a_line_makes_no_sense_unless_they_are_passed_over() {
+    let place = Place::with([line("a", "1"), "nonsense".to_owned(), line("a", "2"), line("b", "3")]);
+    let (strict, lenient) = (place.batch(), place.batch().bad_lines(BadLines::Skip));
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let error = strict.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("line 2: it is not JSON") && message.contains("line 3: the id \"a\" occurred before"));
+        assert!(message.contains("--skip-bad-lines"), "{message}");
+        assert_eq!(server.stats().arrived, 0);
+
+        let passed_over = Rc::new(RefCell::new(Vec::new()));
+        let list = passed_over.clone();
+        let watch = move |event: &Event, _: &_| {
+            if let Event::Skipped(bad) = event {
+                list.borrow_mut().push(bad.line);
+            }
+        };
+        let summary = lenient.run(&caller(&server, []), watch).await.unwrap();
+        assert_eq!((summary.answered, summary.skipped), (2, 2));
+        assert_eq!(*passed_over.borrow(), [2, 3]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_file_that_is_missing_foreign_or_in_use_is_told_apart() {
+    let place = Place::new();
+    let missing = place.batch();
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let error = missing.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        assert!(matches!(&error, BatchError::Input { .. }) && error.to_string().contains("requests.jsonl"), "{error}");
+    })
+    .unwrap();
+    place.write(questions(1));
+    std::fs::write(place.results(), "my notes\n").unwrap();
+    let foreign = place.batch();
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let error = foreign.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        assert!(matches!(&error, BatchError::Output { error: ResultsError::Foreign { line: 1, .. }, .. }), "{error}");
+        assert_eq!(server.stats().arrived, 0);
+    })
+    .unwrap();
+    assert_eq!(std::fs::read_to_string(place.results()).unwrap(), "my notes\n");
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_run_with_what_to_do() {
+    let place = Place::with(questions(50));
+    std::os::unix::fs::symlink("/dev/full", place.results()).unwrap();
+    let batch = place.batch();
+    let error = run(async move {
+        let server = Server::builder().start().await.unwrap();
+        batch.run(&caller(&server, []), |_, _| panic!("nothing was kept")).await.unwrap_err()
+    })
+    .unwrap();
+    let message = error.to_string();
+    assert!(message.contains("No space left") && message.contains("the same command goes on"), "{message}");
+}
+
+#[test]
+fn a_wrong_key_or_no_credit_ends_the_run_and_is_no_lines_fault() {
+    let place = Place::with(questions(30));
+    let (wrong, broke, right) = (place.batch(), place.batch(), place.batch());
+    run(async move {
+        let server = Server::builder().api_key("right").start().await.unwrap();
+        let key = |text: &str| Some(ApiKey::new(text, "a test").unwrap());
+        let summary = wrong.run(&caller(&server, []).with_key(key("wrong")), |_, _| {}).await.unwrap();
+        assert_eq!((summary.answered, summary.failed), (0, 0));
+        let Some(EndedEarly::Shut(reason)) = summary.ended_early else { panic!("{summary:?}") };
+        assert!(reason.contains("does not accept the key from a test") && !reason.contains("wrong"), "{reason}");
+
+        let poor = Server::builder().rpm(tidegate_rehearsal::Limit::new(3)).refusals(Refusals::InsufficientQuota);
+        let poor = poor.start().await.unwrap();
+        let summary = broke.run(&caller(&poor, []), |_, _| {}).await.unwrap();
+        assert_eq!((summary.answered, summary.failed), (3, 0));
+        assert!(matches!(summary.ended_early, Some(EndedEarly::Shut(_))));
+
+        let summary = right.run(&caller(&server, []).with_key(key("right")), |_, _| {}).await.unwrap();
+        assert_eq!((summary.answered, summary.already), (27, 3));
+    })
+    .unwrap();
+    assert_eq!(place.read().len(), 30);
+}
+
+#[test]
+fn told_to_stop_it_keeps_what_is_on_its_way_and_goes_on_later() {
+    let place = Place::with(questions(200));
+    let (first, second) = (place.batch(), place.batch());
+    run(async move {
+        let latency = Latency::Fixed(Duration::from_millis(20));
+        let server = Server::builder().latency(latency).start().await.unwrap();
+        let stop = first.stop();
+        let watch = move |_: &_, progress: &tidegate_batch::jsonl::Progress| {
+            if progress.answered >= 40 {
+                stop.stop();
+            }
+        };
+        let summary = first.run(&caller(&server, []), watch).await.unwrap();
+        assert_eq!(summary.ended_early, Some(EndedEarly::Stopped));
+        assert!((40..200).contains(&summary.answered), "{summary:?}");
+        assert_eq!(server.stats().answered, summary.answered, "what was sent was kept");
+        let rest = second.run(&caller(&server, []), |_, _| {}).await.unwrap();
+        assert_eq!((rest.already, rest.answered), (summary.answered, 200 - summary.answered));
+        assert_eq!(server.stats().repeated, 0);
+    })
+    .unwrap();
+    assert_eq!(place.read().len(), 200);
+}
+
+#[test]
+fn a_server_that_fails_in_every_way_costs_time_but_no_result() {
+    let place = Place::with(questions(300));
+    let batch = place.batch();
+    let faults: Faults = "500=0.05,503=0.05,529=0.05,garbage=0.03,drop=0.05".parse().unwrap();
+    let summary = run(async move {
+        let server = Server::builder().faults(faults).seed(11).start().await.unwrap();
+        let backoff = tidegate_limit::Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).with_retries(20);
+        let retries = tidegate_batch::Retries { backoff, garbled_max: 20, ..Default::default() };
+        batch.run(&caller(&server, []).with_retries(retries), |_, _| {}).await.unwrap()
+    })
+    .unwrap();
+    assert_eq!((summary.answered, summary.failed), (300, 0));
+    assert_eq!(place.read().len(), 300);
+}
