@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::command::{completions, provider, trace};
 use crate::command::{completions, explain, rebuild, trace};
+use crate::command::{completions, enqueue, provider, queue, result, revoke, trace};
 
 /// An event loop you can see into, and what is built on it.
 #[derive(Debug, Parser)]
@@ -27,6 +28,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Enqueue(enqueue::Args),
+    Queue(queue::Args),
+    Result(result::Args),
+    Revoke(revoke::Args),
     Provider(provider::Args),
     Explain(explain::Args),
     Rebuild(rebuild::Args),

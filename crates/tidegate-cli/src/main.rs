@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod broker;
 mod command;
 mod config;
 mod output;
+mod span;
 
 use std::process::ExitCode;
 

@@ -1,12 +1,16 @@
 //! The commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod enqueue;
 pub(crate) mod provider;
 pub(crate) mod explain;
 pub(crate) mod limits;
 pub(crate) mod progress;
 pub(crate) mod rebuild;
 pub(crate) mod server;
+pub(crate) mod queue;
+pub(crate) mod result;
+pub(crate) mod revoke;
 pub(crate) mod trace;
 
 use crate::args::Command;
@@ -20,6 +24,10 @@ pub(crate) enum Done {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
+        Command::Enqueue(args) => enqueue::run(args),
+        Command::Queue(args) => queue::run(args),
+        Command::Result(args) => result::run(&args),
+        Command::Revoke(args) => revoke::run(&args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Explain(args) => explain::run(args),
         Command::Rebuild(args) => rebuild::run(args),

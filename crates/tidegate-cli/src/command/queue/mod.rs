@@ -1,0 +1,251 @@
+//! `tidegate queue`: what waits, what was given up, and how the file is.
+
+mod dead;
+mod table;
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::bail;
+use clap::Subcommand;
+use serde_json::{Value, json};
+use tidegate_worker::codec::native;
+use tidegate_worker::{Broker as _, Envelope};
+
+use crate::broker::{BrokerArgs, failed, on_loop};
+use crate::command::Done;
+use crate::output::Output;
+
+use table::Table;
+
+/// Look into queues and put them in order
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  tidegate queue ls\n  tidegate queue peek default --limit 3\n  \
+                        tidegate queue dead ls\n  tidegate queue dead retry --all")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Every queue: how many tasks are ready, delayed, running, dead; workers; the age of the oldest
+    Ls(LsArgs),
+    /// The next tasks of a queue, in the order they would run; nothing is taken
+    Peek(PeekArgs),
+    /// Drop what waits in a queue, delayed tasks too, not what is running
+    Purge(PurgeArgs),
+    /// Check the file: SQLite's integrity check, and that every task is in exactly one place
+    Check(FileArgs),
+    /// Give the file's free pages back to the disk
+    Vacuum(FileArgs),
+    /// Tasks that were given up
+    Dead(dead::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct LsArgs {
+    /// Print JSON, one object a queue
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct PeekArgs {
+    /// Which queue
+    #[arg(value_name = "QUEUE", default_value = "default")]
+    name: String,
+
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+
+    /// Print JSON, one object a task
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct PurgeArgs {
+    /// Which queues
+    #[arg(value_name = "QUEUE", required = true)]
+    names: Vec<String>,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct FileArgs {
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    match args.command {
+        Command::Ls(args) => on_loop(ls(args)),
+        Command::Peek(args) => on_loop(peek(args)),
+        Command::Purge(args) => on_loop(purge(args)),
+        Command::Check(args) => on_loop(check(args)),
+        Command::Vacuum(args) => on_loop(vacuum(args)),
+        Command::Dead(args) => dead::run(args),
+    }
+}
+
+async fn ls(args: LsArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.broker.open_existing().await?;
+    let queues = broker.inspect().await.map_err(failed)?;
+    broker.close().await.map_err(failed)?;
+    let mut out = String::new();
+    if args.json {
+        for queue in &queues {
+            out += &format!("{}\n", serde_json::to_string(queue)?);
+        }
+    } else if queues.is_empty() {
+        eprintln!("{} has no queue yet", broker.describe());
+    } else {
+        let mut table = Table::new(&["queue", "ready", "delayed", "running", "dead", "workers", "oldest"]);
+        for queue in &queues {
+            let numbers = [queue.ready, queue.delayed, queue.running, queue.dead, queue.consumers];
+            let mut row = vec![queue.queue.clone()];
+            row.extend(numbers.map(|number| number.to_string()));
+            row.push(if queue.ready > 0 { age(queue.oldest_ms) } else { "-".into() });
+            table.row(row);
+        }
+        out = table.to_string();
+    }
+    Output::Terminal.write(out.as_bytes())?;
+    Ok(Done::All)
+}
+
+async fn peek(args: PeekArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.broker.open_existing().await?;
+    let envelopes = broker.peek(&args.name, args.limit).await.map_err(failed)?;
+    broker.close().await.map_err(failed)?;
+    let mut out = String::new();
+    for envelope in &envelopes {
+        out += &if args.json { format!("{}\n", as_json(envelope)) } else { as_line(envelope) };
+    }
+    Output::Terminal.write(out.as_bytes())?;
+    Ok(Done::All)
+}
+
+async fn purge(args: PurgeArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.broker.open_existing().await?;
+    let queues = broker.inspect().await.map_err(failed)?;
+    for name in &args.names {
+        let Some(stats) = queues.iter().find(|stats| stats.queue == *name) else {
+            let known: Vec<&str> = queues.iter().map(|stats| stats.queue.as_str()).collect();
+            bail!("there is no queue {name:?}; there are: {}", known.join(", "));
+        };
+        let waiting = stats.ready + stats.delayed;
+        if waiting > 0 && !confirmed(args.yes, &format!("drop {waiting} waiting tasks of queue {name:?}"))? {
+            return Ok(Done::SomeFailed);
+        }
+        let dropped = broker.purge(name).await.map_err(failed)?;
+        Output::Terminal.write(format!("{name}: {dropped} dropped\n").as_bytes())?;
+    }
+    broker.close().await.map_err(failed)?;
+    Ok(Done::All)
+}
+
+async fn check(args: FileArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.broker.open_sqlite(false).await?;
+    let problems = broker.check().await.map_err(failed)?;
+    broker.close().await.map_err(failed)?;
+    if problems.is_empty() {
+        Output::Terminal.write(format!("{} is sound\n", broker.describe()).as_bytes())?;
+        return Ok(Done::All);
+    }
+    Output::Terminal.write(format!("{}\n", problems.join("\n")).as_bytes())?;
+    Ok(Done::SomeFailed)
+}
+
+async fn vacuum(args: FileArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.broker.open_sqlite(false).await?;
+    let bytes = broker.vacuum().await.map_err(failed)?;
+    broker.close().await.map_err(failed)?;
+    Output::Terminal.write(format!("{} bytes given back\n", bytes).as_bytes())?;
+    Ok(Done::All)
+}
+
+/// Asks, where there is somebody to ask; otherwise it takes `--yes`.
+fn confirmed(yes: bool, what: &str) -> anyhow::Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!("this would {what}; say so with --yes");
+    }
+    eprint!("{what}? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The task, if the body is one of ours; otherwise the body as text.
+fn as_json(envelope: &Envelope) -> Value {
+    let mut object = match native::decode(envelope, 0) {
+        Ok(task) => json!({"task": task.name, "args": task.args, "kwargs": task.kwargs}),
+        Err(_) => json!({"body": String::from_utf8_lossy(&envelope.body)}),
+    };
+    object["id"] = json!(envelope.id.as_str());
+    object["queue"] = json!(envelope.queue);
+    object["priority"] = json!(envelope.priority);
+    object["eta"] = json!(envelope.eta.map(|at| at.to_string()));
+    object["expires"] = json!(envelope.expires.map(|at| at.to_string()));
+    object["unique"] = json!(envelope.unique.as_ref().map(|unique| &unique.key));
+    object
+}
+
+/// The most a line shows of a task's arguments.
+const SHOWN_CHARS: usize = 120;
+
+fn as_line(envelope: &Envelope) -> String {
+    let what = match native::decode(envelope, 0) {
+        Ok(task) => {
+            let args = task.args.iter().map(Value::to_string);
+            let kwargs = task.kwargs.iter().map(|(name, value)| format!("{name}={value}"));
+            format!("{}({})", task.name, args.chain(kwargs).collect::<Vec<_>>().join(", "))
+        }
+        Err(_) => format!("{} bytes that are no task of ours", envelope.body.len()),
+    };
+    let mut line = format!("{}  {}", envelope.id, shortened(&what));
+    if envelope.priority > 0 {
+        line += &format!("  priority {}", envelope.priority);
+    }
+    if let Some(eta) = envelope.eta {
+        line += &format!("  not before {eta}");
+    }
+    if let Some(expires) = envelope.expires {
+        line += &format!("  until {expires}");
+    }
+    line + "\n"
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+fn age(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{} s", ms / 1_000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}

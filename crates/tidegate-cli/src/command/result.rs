@@ -1,0 +1,87 @@
+//! `tidegate result`: what became of a task.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::bail;
+use tidegate_loop::timeout;
+use tidegate_worker::{TaskId, TaskResult, TaskState};
+
+use crate::broker::{BrokerArgs, failed, on_loop};
+use crate::command::Done;
+use crate::output::Output;
+use crate::span::span;
+
+/// Show what became of a task
+///
+/// Prints what the handler returned, as JSON. Results are kept for a time that the worker sets.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 it succeeded, 1 it failed, was revoked or expired, or nothing is known of it, 2 could \
+                        not run."
+)]
+pub(crate) struct Args {
+    /// The task's id, as `tidegate enqueue` printed it
+    id: String,
+
+    /// Wait until it has ended
+    #[arg(long)]
+    wait: bool,
+
+    /// Wait no longer than this: 500ms, 10s, 5m
+    #[arg(long, value_name = "TIME", value_parser = span, requires = "wait")]
+    timeout: Option<Duration>,
+
+    /// Print the whole result as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
+    let (url, id) = (args.broker.broker.clone(), TaskId::from(args.id.as_str()));
+    let (waits, limit, json) = (args.wait, args.timeout, args.json);
+    on_loop(async move {
+        let broker = url.open_existing().await?;
+        let result = match (waits, limit) {
+            (false, _) => broker.result(&id).await.map_err(failed)?,
+            (true, None) => Some(broker.wait_result(&id).await.map_err(failed)?),
+            (true, Some(limit)) => match timeout(limit, broker.wait_result(&id)).await {
+                Ok(result) => Some(result.map_err(failed)?),
+                Err(_) => bail!("task {id} has not ended within {limit:?}"),
+            },
+        };
+        broker.close().await.map_err(failed)?;
+        let Some(result) = result else {
+            eprintln!(
+                "tidegate: nothing is known of task {id}: it has not ended, never was, or its result is over; --wait waits for it"
+            );
+            return Ok(Done::SomeFailed);
+        };
+        show(&result, json)
+    })
+}
+
+/// Prints it: the value to standard output, what went wrong to standard error.
+pub(crate) fn show(result: &TaskResult, json: bool) -> anyhow::Result<Done> {
+    let line = if json { serde_json::to_string(result)? } else { result.value.to_string() };
+    if json || result.state == TaskState::Succeeded {
+        Output::Terminal.write(format!("{line}\n").as_bytes())?;
+    }
+    if result.state == TaskState::Succeeded {
+        return Ok(Done::All);
+    }
+    if !json {
+        let mut out = std::io::stderr().lock();
+        writeln!(out, "tidegate: task {}: {}", result.id, result.state.as_str())?;
+        if let Some(error) = &result.error {
+            writeln!(out, "{}: {}", error.kind, error.message)?;
+            if let Some(traceback) = &error.traceback {
+                writeln!(out, "{}", traceback.trim_end())?;
+            }
+        }
+    }
+    Ok(Done::SomeFailed)
+}
