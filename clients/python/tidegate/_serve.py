@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import os
-import platform
 import signal
 import socket
 import sys
 import traceback
 from types import FrameType
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional
 
 from . import _context
 from ._app import App, Handler, default_app
-from ._async import Interruptible
 from ._context import TaskInfo
 from ._wire import VERSION, FrameTooLong, Message, Wire
 from .errors import Reject, Retry, SoftTimeLimit
+
+if TYPE_CHECKING:
+    # Loaded when it is needed: it is a large part of a child's start.
+    import asyncio
+
+    from ._async import Interruptible
 
 SOCKET_VARIABLE = "TIDEGATE_SOCKET"
 
@@ -49,7 +52,11 @@ def serve(app: Optional[App] = None, *, log_level: int = logging.INFO) -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True)
-    _Server(default_app if app is None else app, Wire(sock)).run()
+    try:
+        _Server(default_app if app is None else app, Wire(sock)).run()
+    except (BrokenPipeError, ConnectionResetError):
+        # The worker is gone, and nobody is left to tell.
+        _log.warning("the worker has closed the socket")
 
 
 class _Terminated(SystemExit):
@@ -68,9 +75,9 @@ class _Server:
         self._pid = os.getpid()
         #: The run whose handler is at work: only then does a signal interrupt.
         self._running: Optional[int] = None
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._loop: Optional["asyncio.AbstractEventLoop"] = None
         #: The handler at work, if it is a coroutine.
-        self._coroutine: Optional[Interruptible] = None
+        self._coroutine: Optional["Interruptible"] = None
         self._task: Optional["asyncio.Task[Any]"] = None
 
     def run(self) -> None:
@@ -89,7 +96,7 @@ class _Server:
                 "type": "ready",
                 "version": VERSION,
                 "handlers": sorted(self._app),
-                "name": f"python {platform.python_version()}, tidegate module",
+                "name": f"python {sys.version.split()[0]}, tidegate module",
                 "interrupt": True,
             }
         )
@@ -147,11 +154,10 @@ class _Server:
         except TypeError as error:
             misfit = _misfit(handler, order)
             return misfit or self._failure(handler, info, error)
-        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
-            return self._failure(handler, info, error)
-        except SystemExit as error:
-            if isinstance(error, _Terminated):
-                raise
+        except (_Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            # A cancelled coroutine and sys.exit() are the handler's, too.
             return self._failure(handler, info, error)
         finally:
             _context.set_current(None)
@@ -165,6 +171,10 @@ class _Server:
     def _call(self, handler: Handler, args: List[Any], kwargs: Dict[str, Any]) -> Any:
         if not handler.is_async:
             return handler.function(*args, **kwargs)
+        import asyncio
+
+        from ._async import Interruptible
+
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)

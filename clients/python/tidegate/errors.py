@@ -25,3 +25,27 @@ class Retry(Exception):
 
 class Reject(Exception):
     """Raise it when the task can never succeed: it is not tried again."""
+
+
+class QueueError(Exception):
+    """The queue cannot be used: another program's file, another version, a full disk. Nothing was stored."""
+
+
+class ResultTimeout(TimeoutError):
+    """A task has not ended in time. It may yet."""
+
+
+class TaskFailed(Exception):
+    """A task ended without a result."""
+
+    def __init__(self, task_id: str, state: str, *, kind: str, message: str, traceback: Optional[str]) -> None:
+        what = f": {kind}: {message}" if kind or message else ""
+        super().__init__(f"task {task_id} {state}{what}")
+        self.task_id = task_id
+        #: ``failed``, ``revoked`` or ``expired``.
+        self.state = state
+        #: The type of the handler's error, such as ``ValueError``.
+        self.kind = kind
+        self.message = message
+        #: Where it happened, in the handler.
+        self.traceback = traceback

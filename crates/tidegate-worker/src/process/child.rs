@@ -49,6 +49,8 @@ pub(super) struct Child {
     /// To be sent when everything is written.
     poke: bool,
     timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// It has ended; what it has written is still to be read.
+    status: Option<Result<ExitStatus, ProcessError>>,
     chunk: Box<[u8; CHUNK]>,
 }
 
@@ -151,6 +153,7 @@ impl Child {
             max_rss: options.max_rss,
             poke: false,
             timer: None,
+            status: None,
             chunk: Box::new([0; CHUNK]),
         })
     }
@@ -168,8 +171,14 @@ impl Child {
             let mut more = self.read(cx, now);
             self.act(now);
             self.write(cx);
+            if let Some(status) = self.status.take() {
+                return Poll::Ready(self.exited(status));
+            }
             if let Poll::Ready(status) = self.poll_exit(cx) {
-                return Poll::Ready(self.exited(cx, status));
+                // What it has written is read in another turn, which is not cut short by what was read in this one.
+                self.status = Some(status);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             more |= self.poll_timer(cx, now);
             self.slot.offer(self.overseer.room(), self.overseer.open());
@@ -348,10 +357,9 @@ impl Child {
         due
     }
 
-    /// Takes in what it has said to its end, and tells how it ended.
-    fn exited(&mut self, cx: &mut Context<'_>, status: Result<ExitStatus, ProcessError>) -> End {
+    /// Tells how it ended, to those who wait for its runs, too.
+    fn exited(&mut self, status: Result<ExitStatus, ProcessError>) -> End {
         let now = LoopHandle::current().time();
-        while self.read(cx, now) {}
         let mut last = LastWords::default();
         std::mem::swap(&mut last, &mut self.last_words);
         for output in [&mut self.stdout, &mut self.stderr] {

@@ -376,8 +376,9 @@ impl<K> Overseer<K> {
         for flight in &mut self.flights {
             flight.fate.get_or_insert(Outcome::Cancelled);
         }
-        let step = if self.flights.is_empty() { Step::Closed } else { Step::Asked };
-        self.end(step, now);
+        // One that is still starting would only find out that nobody listens.
+        let idle = self.phase == Phase::Ready && self.flights.is_empty();
+        self.end(if idle { Step::Closed } else { Step::Asked }, now);
     }
 
     /// It has closed its socket: whatever it does, nobody will hear of it. Mostly because it has ended, and that will be
@@ -411,6 +412,8 @@ impl<K> Overseer<K> {
     /// It has ended, and everything it had written was received. Every run gets its end here. `how` and `last_words` are
     /// for the one it was at.
     pub(super) fn exited(&mut self, how: &str, last_words: &str) {
+        // Ended for the sake of another run, it may have got to the next one meanwhile: not that one's fault.
+        let innocent = self.is_ending() && self.fault.is_none();
         self.phase = Phase::Gone;
         let message = match (&self.fault, last_words) {
             (Some(fault), "") => format!("its child broke the protocol: {fault}"),
@@ -421,7 +424,7 @@ impl<K> Overseer<K> {
         // The last one first: what is given back goes to the head of the line.
         for flight in std::mem::take(&mut self.flights).into_iter().rev() {
             // A child that breaks the protocol may have begun anything.
-            let may_have_begun = flight.begun.is_some() || self.fault.is_some();
+            let may_have_begun = !innocent && flight.begun.is_some() || self.fault.is_some();
             self.actions.push_back(match flight.fate {
                 Some(outcome) => Action::Finish(flight.key, outcome),
                 None if may_have_begun => Action::Finish(flight.key, Outcome::Crashed { message: message.clone() }),
