@@ -32,6 +32,8 @@ mod pool;
 mod process;
 mod retry;
 mod settings;
+#[cfg(feature = "amqp")]
+pub mod rabbit;
 mod share;
 pub mod sqlite;
 mod signals;

@@ -96,9 +96,9 @@ async fn open(
     };
     let shared = Rc::new(Shared::new(Session::new(session, now()), place));
     let opened = shared.inner.borrow_mut().wait_open();
-    let driver = spawn(Driver::new(shared.clone(), link));
-    // Dropped on the way out, it takes the driver with it.
-    let connection = Connection::new(shared.clone(), driver);
+    // Goes on by itself until the session has ended, or nobody holds the connection any more.
+    drop(spawn(Driver::new(shared.clone(), link)));
+    let connection = Connection::new(shared.clone());
     match poll_fn(|cx| opened.poll(cx)).await {
         Ok(()) => Ok(connection),
         Err(_) => {

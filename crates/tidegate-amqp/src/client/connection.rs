@@ -6,8 +6,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tidegate_loop::JoinHandle;
-
 use super::connect::{self, Options};
 use super::error::{ConnectError, Error, PublishError};
 use super::shared::{Confirmation, Shared, Slot};
@@ -91,12 +89,11 @@ pub struct ConnectionStats {
 /// ```
 pub struct Connection {
     shared: Rc<Shared>,
-    driver: JoinHandle<()>,
 }
 
 impl Connection {
-    pub(super) fn new(shared: Rc<Shared>, driver: JoinHandle<()>) -> Connection {
-        Connection { shared, driver }
+    pub(super) fn new(shared: Rc<Shared>) -> Connection {
+        Connection { shared }
     }
 
     /// Connects: the hosts of the address in their order, until the channel is open.
@@ -293,6 +290,11 @@ impl Connection {
         }
     }
 
+    /// Takes everything there is, without waiting.
+    pub fn try_recv_all(&self) -> Vec<Incoming> {
+        std::mem::take(&mut self.shared.inner.borrow_mut().inbox).into()
+    }
+
     /// Settles a delivery; it is told to the broker together with everything else that is settled before the coroutine's next
     /// turn. `false`: the tag is of an earlier channel, unknown, or settled already.
     pub fn settle(&self, tag: Tag, settle: Settle) -> bool {
@@ -343,11 +345,11 @@ impl Connection {
     /// deliveries return.
     ///
     /// # Cancel safety
-    /// Dropped, the connection is cut.
-    pub async fn close(mut self) {
+    /// Dropped, it goes on closing; whether it has is told by [`ended`](Self::ended).
+    pub async fn close(&self) {
         self.shared.with_session(Session::close);
         self.shared.nudge();
-        let _ = poll_fn(|cx| Pin::new(&mut self.driver).poll(cx)).await;
+        self.ended().await;
     }
 
     /// Whether it has ended.

@@ -134,6 +134,8 @@ impl Future for Driver {
         this.shared.keep_driver(cx);
         loop {
             if this.shared.abandoned.get() {
+                // What was settled before counts, as far as the kernel takes it.
+                let _ = this.poll_send(cx);
                 this.shared.with_session(Session::handle_end);
                 return Poll::Ready(());
             }

@@ -1,0 +1,188 @@
+//! Looking into queues, and what can be done about what is found there. AMQP has no way to look without taking, so what is
+//! looked at is taken and put back.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tidegate_amqp::{Connection, Error, Settle, Tag};
+
+use super::core::{Core, Place};
+use super::delay;
+use super::link::of_request;
+use super::message::Stored;
+use super::topology::{QUEUES, dead_name};
+use crate::broker::{BrokerError, DeadLetter, QueueStats, Selection};
+use crate::task::Envelope;
+
+impl Core {
+    /// Every queue that was ever made, as far as it is still there.
+    async fn queues(&self) -> Result<BTreeSet<String>, BrokerError> {
+        let mut queues = BTreeSet::new();
+        self.scan(QUEUES, |entry| queues.extend(entry.get("queue").and_then(Value::as_str).map(ToOwned::to_owned)))
+            .await?;
+        Ok(queues)
+    }
+
+    async fn delayed(&self, queue: &str) -> Result<u64, BrokerError> {
+        let mut delayed = 0;
+        for level in 0..delay::LEVELS {
+            match self.look(&delay::queue_name(queue, level)).await? {
+                Some(declared) => delayed += u64::from(declared.messages),
+                // The ladder is made from the top, so without the lowest there is none.
+                None => break,
+            }
+        }
+        Ok(delayed)
+    }
+
+    pub(super) async fn inspect(&self) -> Result<Vec<QueueStats>, BrokerError> {
+        let mut all = Vec::new();
+        for queue in self.queues().await? {
+            let Some(declared) = self.look(&queue).await? else { continue };
+            let dead = self.look(&dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
+            all.push(QueueStats {
+                ready: declared.messages.into(),
+                delayed: self.delayed(&queue).await?,
+                running: 0,
+                dead,
+                consumers: declared.consumers.into(),
+                oldest_ms: 0,
+                queue,
+            });
+        }
+        Ok(all)
+    }
+
+    /// The first messages of a queue, taken.
+    async fn take(
+        &self,
+        control: &Connection,
+        from: &str,
+        queue: &str,
+        limit: usize,
+    ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
+        let mut taken = Vec::new();
+        while taken.len() < limit {
+            match control.get(from).await {
+                Ok(Some(mut delivery)) => {
+                    let redelivered = delivery.redelivered;
+                    let Some(mut stored) = self.read(queue, &mut delivery) else { continue };
+                    stored.crashes += u32::from(redelivered && self.options.kind != super::QueueKind::Quorum);
+                    taken.push((delivery.tag, stored));
+                }
+                Ok(None) => break,
+                Err(Error::Refused { refusal, .. }) if refusal.code == 404 => break,
+                Err(error) => return Err(of_request(&error)),
+            }
+        }
+        Ok(taken)
+    }
+
+    pub(super) async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Envelope>, BrokerError> {
+        let control = self.control.connection().await?;
+        let taken = self.take(&control, queue, queue, limit).await?;
+        // A message that was merely put back would look as if a worker had died with it.
+        let (tags, copies): (Vec<Tag>, Vec<(Stored, Place)>) =
+            taken.into_iter().map(|(tag, stored)| (tag, (stored, Place::Head))).unzip();
+        if !copies.is_empty() {
+            self.write(&copies).await?;
+        }
+        tags.into_iter().for_each(|tag| _ = control.settle(tag, Settle::Ack));
+        Ok(copies.into_iter().map(|(stored, _)| stored.envelope).collect())
+    }
+
+    pub(super) async fn purge(&self, queue: &str) -> Result<u64, BrokerError> {
+        let control = self.control.connection().await?;
+        let levels = (0..delay::LEVELS).map(|level| delay::queue_name(queue, level));
+        let mut dropped = 0;
+        for (at, name) in std::iter::once(queue.to_owned()).chain(levels).enumerate() {
+            match control.purge(&name).await {
+                Ok(count) => dropped += u64::from(count),
+                Err(Error::Refused { refusal, .. }) if refusal.code == 404 && at > 0 => break,
+                Err(Error::Refused { refusal, .. }) if refusal.code == 404 => {}
+                Err(error) => return Err(of_request(&error)),
+            }
+        }
+        control.try_recv_all();
+        Ok(dropped)
+    }
+
+    /// Dead letters of a queue, taken: of those there were when it began.
+    async fn take_dead(
+        &self,
+        control: &Connection,
+        queue: &str,
+        limit: usize,
+    ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
+        let from = dead_name(queue);
+        let there = self.look(&from).await?.map_or(0, |declared| declared.messages as usize);
+        self.take(control, &from, queue, limit.min(there)).await
+    }
+
+    async fn of_selection(&self, which: &Selection) -> Result<BTreeSet<String>, BrokerError> {
+        match which {
+            Selection::Queue(queue) => Ok(BTreeSet::from([queue.clone()])),
+            Selection::Ids(_) | Selection::All => self.queues().await,
+        }
+    }
+
+    pub(super) async fn dead(&self, queue: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, BrokerError> {
+        let queues = match queue {
+            Some(queue) => BTreeSet::from([queue.to_owned()]),
+            None => self.queues().await?,
+        };
+        let mut letters = Vec::new();
+        for queue in queues {
+            let control = self.control.connection().await?;
+            for (tag, stored) in self.take_dead(&control, &queue, limit).await? {
+                control.settle(tag, Settle::Requeue);
+                letters.push(letter(stored));
+            }
+        }
+        letters.sort_by_key(|letter| letter.at);
+        letters.truncate(limit);
+        Ok(letters)
+    }
+
+    /// Takes the dead letters meant; gives them back to their queues or forgets them.
+    async fn dead_each(&self, which: &Selection, retry: bool) -> Result<u64, BrokerError> {
+        let mut count = 0;
+        for queue in self.of_selection(which).await? {
+            let control = self.control.connection().await?;
+            let (meant, others): (Vec<_>, Vec<_>) =
+                self.take_dead(&control, &queue, usize::MAX).await?.into_iter().partition(
+                    |(_, stored)| !matches!(which, Selection::Ids(ids) if !ids.contains(&stored.envelope.id)),
+                );
+            others.into_iter().for_each(|(tag, _)| _ = control.settle(tag, Settle::Requeue));
+            if retry && !meant.is_empty() {
+                let copies: Vec<(Stored, Place)> =
+                    meant.iter().map(|(_, stored)| (revived(stored.clone()), Place::Queue)).collect();
+                self.write(&copies).await?;
+            }
+            count += meant.len() as u64;
+            meant.into_iter().for_each(|(tag, _)| _ = control.settle(tag, Settle::Ack));
+        }
+        Ok(count)
+    }
+
+    pub(super) async fn dead_retry(&self, which: &Selection) -> Result<u64, BrokerError> {
+        self.dead_each(which, true).await
+    }
+
+    pub(super) async fn dead_drop(&self, which: &Selection) -> Result<u64, BrokerError> {
+        self.dead_each(which, false).await
+    }
+}
+
+fn letter(stored: Stored) -> DeadLetter {
+    let Stored { envelope, retries, dead, published, .. } = stored;
+    let (at, reason, traceback) =
+        dead.map_or((published, String::new(), None), |death| (death.at, death.reason, death.traceback));
+    DeadLetter { envelope, reason, traceback, at, retries }
+}
+
+fn revived(mut stored: Stored) -> Stored {
+    (stored.retries, stored.crashes, stored.dead) = (0, 0, None);
+    stored.envelope.eta = None;
+    stored
+}

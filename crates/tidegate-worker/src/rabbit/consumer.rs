@@ -1,0 +1,320 @@
+//! One worker's deliveries: what the supervisor has received, what is handed out, and how it is settled.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tidegate_amqp::{Connection, Settle};
+use tidegate_loop::{Task, timeout};
+use tidegate_sync::Event;
+
+use super::core::{Core, Place, dying};
+use super::message::Stored;
+use crate::broker::{
+    BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskResult, TaskState,
+    Verdict,
+};
+use crate::share::share;
+use crate::task::TaskId;
+
+/// How long a close waits for a broker to take back what is unsettled; after that it takes it back by itself.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A delivery of the current connection.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) tag: Tag,
+    pub(super) amqp: tidegate_amqp::Tag,
+    pub(super) stored: Stored,
+}
+
+pub(super) struct Shared {
+    pub(super) core: Rc<Core>,
+    pub(super) subscription: Subscription,
+    /// Told before any delivery.
+    pub(super) notices: RefCell<VecDeque<Incoming>>,
+    /// Received, and not handed out; by queue, as they are subscribed to.
+    pub(super) held: RefCell<Vec<VecDeque<Held>>>,
+    /// Where the next sharing out begins among the queues, so that none comes last for ever.
+    turn: Cell<usize>,
+    /// Handed out, and not settled.
+    pub(super) running: RefCell<HashMap<Tag, Held>>,
+    pub(super) connection: RefCell<Option<Rc<Connection>>>,
+    /// Of the connection or channel that deliveries come over; every new one has another.
+    pub(super) epoch: Cell<u32>,
+    pub(super) revoked: RefCell<HashMap<TaskId, Timestamp>>,
+    /// What we had when a connection was lost: that it comes again is nobody's crash.
+    pub(super) missed: RefCell<HashSet<TaskId>>,
+    /// Being replaced by a copy; if that comes before the first is acknowledged, it waits here, or a crash in between would
+    /// leave two.
+    pub(super) rewriting: RefCell<HashMap<TaskId, Option<Held>>>,
+    pub(super) stopped: Cell<bool>,
+    pub(super) closed: Cell<bool>,
+    pub(super) failure: RefCell<Option<BrokerError>>,
+    pub(super) changed: Event,
+}
+
+impl Shared {
+    pub(super) fn new(core: Rc<Core>, subscription: Subscription) -> Shared {
+        let held = subscription.queues.iter().map(|_| VecDeque::new()).collect();
+        Shared {
+            core,
+            subscription,
+            notices: RefCell::default(),
+            held: RefCell::new(held),
+            turn: Cell::new(0),
+            running: RefCell::default(),
+            connection: RefCell::default(),
+            epoch: Cell::new(0),
+            revoked: RefCell::default(),
+            missed: RefCell::default(),
+            rewriting: RefCell::default(),
+            stopped: Cell::new(false),
+            closed: Cell::new(false),
+            failure: RefCell::default(),
+            changed: Event::new(),
+        }
+    }
+
+    pub(super) fn notice(&self, incoming: Incoming) {
+        self.notices.borrow_mut().push_back(incoming);
+    }
+
+    /// Received, for the queue at this place of the subscription.
+    pub(super) fn hold(&self, held: Held) {
+        let at = self.subscription.queues.iter().position(|queue| *queue == held.stored.envelope.queue);
+        if let Some(at) = at {
+            self.held.borrow_mut()[at].push_back(held);
+        }
+    }
+
+    /// Everything that was received and not handed out.
+    pub(super) fn take_held(&self) -> Vec<Held> {
+        self.held.borrow_mut().iter_mut().flat_map(|queue| queue.drain(..)).collect()
+    }
+
+    pub(super) fn holds(&self) -> usize {
+        self.held.borrow().iter().map(VecDeque::len).sum()
+    }
+
+    /// Tasks of a queue that this consumer has.
+    pub(super) fn count(&self, queue: &str) -> u64 {
+        let of_queue = |held: &&Held| held.stored.envelope.queue == queue;
+        let running = self.running.borrow().values().filter(of_queue).count();
+        let held = self.held.borrow().iter().flatten().filter(of_queue).count();
+        (running + held) as u64
+    }
+
+    pub(super) fn is_revoked(&self, id: &TaskId) -> bool {
+        self.revoked.borrow().contains_key(id)
+    }
+
+    /// Tells the broker, if it is still the same connection.
+    pub(super) fn ack(&self, tag: tidegate_amqp::Tag, epoch: u32) -> bool {
+        epoch == self.epoch.get()
+            && self.connection.borrow().as_ref().is_some_and(|connection| connection.settle(tag, Settle::Ack))
+    }
+
+    /// What is there for the worker now.
+    fn take(&self) -> Vec<Incoming> {
+        let mut incoming: Vec<Incoming> = self.notices.borrow_mut().drain(..).collect();
+        if self.stopped.get() {
+            return incoming;
+        }
+        let (mut held, mut running) = (self.held.borrow_mut(), self.running.borrow_mut());
+        let waiting: Vec<usize> = held.iter().map(VecDeque::len).collect();
+        let room = self.subscription.prefetch.saturating_sub(running.len());
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % waiting.len().max(1));
+        for (queue, count) in held.iter_mut().zip(share(&waiting, room, turn)) {
+            for one in queue.drain(..count) {
+                let Stored { envelope, retries, crashes, published, .. } = &one.stored;
+                incoming.push(Incoming::Delivery(Delivery {
+                    tag: one.tag,
+                    envelope: envelope.clone(),
+                    retries: *retries,
+                    crashes: *crashes,
+                    published: *published,
+                }));
+                running.insert(one.tag, one);
+            }
+        }
+        incoming
+    }
+
+    async fn receive(&self) -> Result<Vec<Incoming>, BrokerError> {
+        loop {
+            if self.closed.get() {
+                return Err(BrokerError::Closed);
+            }
+            let incoming = self.take();
+            if !incoming.is_empty() {
+                return Ok(incoming);
+            }
+            if let Some(failure) = self.failure.borrow().clone() {
+                return Err(failure);
+            }
+            self.changed.wait().await;
+        }
+    }
+
+    /// What must be written before the broker may forget a delivery.
+    fn follow(&self, held: &Held, settlement: &Settlement) -> (Option<(Stored, Place)>, Option<TaskResult>) {
+        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
+        if comes_back && self.is_revoked(&held.stored.envelope.id) {
+            return (None, Some(self.core.end(&held.stored.envelope.id, TaskState::Revoked)));
+        }
+        let copy = match &settlement.verdict {
+            Verdict::Ack => None,
+            Verdict::Return => Some((held.stored.clone(), Place::Head)),
+            Verdict::Retry { at } => {
+                let mut stored = held.stored.clone();
+                stored.retries += 1;
+                stored.envelope.eta = Some(*at);
+                Some((stored, Place::Queue))
+            }
+            Verdict::Dead { reason, traceback } => {
+                let stored = dying(held.stored.clone(), self.core.now(), reason.clone(), traceback.clone());
+                Some((stored, Place::Dead))
+            }
+        };
+        (copy, settlement.result.clone())
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
+        let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
+        {
+            let running = self.running.borrow();
+            for settlement in batch {
+                let Some(held) = running.get(&settlement.tag) else { continue };
+                let (copy, result) = self.follow(held, settlement);
+                let leaves = copy.as_ref().is_none_or(|(_, place)| *place == Place::Dead);
+                if leaves && held.stored.envelope.unique.is_some() {
+                    released.push(held.stored.envelope.clone());
+                }
+                copies.extend(copy);
+                results.extend(result);
+            }
+        }
+        if !copies.is_empty() {
+            self.core.write(&copies).await?;
+        }
+        if !results.is_empty() {
+            self.core.store_results(&results).await?;
+        }
+        let settled = batch.iter().map(|settlement| {
+            let held = self.running.borrow_mut().remove(&settlement.tag);
+            match held {
+                Some(held) if self.ack(held.amqp, held.tag.epoch) => Settled::Done,
+                _ => Settled::Lost,
+            }
+        });
+        let settled = settled.collect();
+        for envelope in &released {
+            // The key lets go of itself in time.
+            if let Err(error) = self.core.release(envelope).await {
+                tracing::warn!(task = %envelope.id, %error, "the unique key stays taken until its time is over");
+            }
+        }
+        if self.holds() > 0 {
+            self.changed.notify_all();
+        }
+        Ok(settled)
+    }
+
+    /// Gives deliveries back, uncounted.
+    async fn give_back(&self, all: Vec<Held>) -> Result<(), BrokerError> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let (revoked, returned): (Vec<&Held>, Vec<&Held>) =
+            all.iter().partition(|held| self.is_revoked(&held.stored.envelope.id));
+        let copies: Vec<(Stored, Place)> = returned.iter().map(|held| (held.stored.clone(), Place::Head)).collect();
+        if !copies.is_empty() {
+            self.core.write(&copies).await?;
+        }
+        let ends: Vec<TaskResult> =
+            revoked.iter().map(|held| self.core.end(&held.stored.envelope.id, TaskState::Revoked)).collect();
+        if !ends.is_empty() {
+            self.core.store_results(&ends).await?;
+        }
+        for held in &all {
+            self.ack(held.amqp, held.tag.epoch);
+        }
+        Ok(())
+    }
+
+    async fn stop(&self) -> Result<(), BrokerError> {
+        if self.stopped.replace(true) {
+            return Ok(());
+        }
+        let connection = self.connection.borrow().clone();
+        if let Some(connection) = connection {
+            for at in 0..self.subscription.queues.len() {
+                // A connection that is gone delivers nothing either.
+                let _ = connection.cancel(&super::supervisor::consumer_tag(at)).await;
+            }
+        }
+        // The supervisor keeps what was on its way out of here from now on.
+        self.give_back(self.take_held()).await
+    }
+
+    async fn close(&self) -> Result<(), BrokerError> {
+        let returned = async {
+            self.stop().await?;
+            let running: Vec<Held> = self.running.borrow_mut().drain().map(|(_, held)| held).collect();
+            self.give_back(running).await
+        };
+        let returned = timeout(CLOSE_PATIENCE, returned).await;
+        self.closed.set(true);
+        self.changed.notify_all();
+        let connection = self.connection.borrow_mut().take();
+        if let Some(connection) = connection {
+            let _ = timeout(CLOSE_PATIENCE, connection.close()).await;
+        }
+        match returned {
+            Ok(returned) => returned,
+            Err(_) => {
+                let message = "the broker does not answer; what is unsettled returns by itself".to_owned();
+                Err(BrokerError::Retry { message })
+            }
+        }
+    }
+}
+
+pub(super) struct RabbitConsumer {
+    pub(super) shared: Rc<Shared>,
+    pub(super) supervisor: Task,
+}
+
+impl Consumer for RabbitConsumer {
+    fn recv_all(&self) -> Local<'_, Result<Vec<Incoming>, BrokerError>> {
+        Box::pin(self.shared.receive())
+    }
+
+    fn settle(&self, batch: Vec<Settlement>) -> Local<'_, Result<Vec<Settled>, BrokerError>> {
+        Box::pin(async move { self.shared.settle(&batch).await })
+    }
+
+    fn stop(&self) -> Local<'_, Result<(), BrokerError>> {
+        Box::pin(self.shared.stop())
+    }
+
+    fn close(&self) -> Local<'_, Result<(), BrokerError>> {
+        Box::pin(async {
+            let closed = self.shared.close().await;
+            self.supervisor.cancel();
+            closed
+        })
+    }
+}
+
+impl Drop for RabbitConsumer {
+    fn drop(&mut self) {
+        self.supervisor.cancel();
+        // Cut: what is unsettled returns as it would after a crash.
+        self.shared.connection.borrow_mut().take();
+    }
+}

@@ -1,0 +1,260 @@
+//! What the broker, its consumers and its readers share: how tasks are written.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tidegate_amqp::{Consume, Delivery, Error, Message, Queue, Uri};
+
+use super::Options;
+use super::delay;
+use super::link::{Link, SendError, of_request};
+use super::message::{self, Death, PRIORITY_RETURNED, Stored};
+use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology, dead_name};
+use super::unique;
+use crate::broker::{BrokerError, TaskResult, TaskState};
+use crate::clock::{self, LoopClock};
+use crate::task::{Envelope, TaskId};
+
+pub(super) struct Core {
+    pub(super) uri: Uri,
+    pub(super) options: Options,
+    pub(super) clock: LoopClock,
+    /// For messages, and nothing else: a refused request would take their confirmations along.
+    publisher: Link,
+    /// For requests that may be refused.
+    pub(super) control: Link,
+    topology: Topology,
+}
+
+/// Where a task goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// To its queue: at once, or when it is due.
+    Queue,
+    /// To the head of its queue, as far as the kind of queue allows.
+    Head,
+    /// To the dead letters.
+    Dead,
+}
+
+impl Core {
+    pub(super) fn new(uri: Uri, options: Options) -> Core {
+        let link = |what: &str| Link::new(uri.clone(), format!("{} {what}", options.name), options.publish_patience);
+        let (publisher, control) = (link("publisher"), link("control"));
+        Core { publisher, control, uri, options, clock: LoopClock::new(), topology: Topology::default() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) async fn close(&self) {
+        self.publisher.close().await;
+        self.control.close().await;
+    }
+
+    /// Makes sure that a queue is there, and is listed.
+    pub(super) async fn ensure(&self, queue: &str) -> Result<(), BrokerError> {
+        if self.topology.knows(queue) {
+            return Ok(());
+        }
+        let control = self.control.connection().await?;
+        if self.topology.ensure(&control, self.options.kind, queue).await? {
+            self.append(QUEUES, &json!({ "queue": queue })).await?;
+        }
+        Ok(())
+    }
+
+    /// The message for a task that goes there now.
+    async fn message(&self, stored: &Stored, place: Place) -> Result<Message, BrokerError> {
+        let envelope = &stored.envelope;
+        self.ensure(&envelope.queue).await?;
+        let priority = match place {
+            Place::Head if self.options.kind == QueueKind::Classic => PRIORITY_RETURNED,
+            _ => envelope.priority,
+        };
+        let wait = envelope.eta.map(|eta| clock::until(eta, self.now())).filter(|wait| !wait.is_zero());
+        let (exchange, key) = match (place, wait) {
+            (Place::Dead, _) => (String::new(), dead_name(&envelope.queue)),
+            (Place::Queue, Some(wait)) => {
+                let control = self.control.connection().await?;
+                self.topology.ensure_ladder(&control, &envelope.queue).await?;
+                delay::route(&envelope.queue, wait)
+            }
+            _ => (String::new(), envelope.queue.clone()),
+        };
+        let properties = message::properties(stored, priority);
+        Ok(Message::new(exchange, key, envelope.body.clone()).properties(&properties).mandatory(true))
+    }
+
+    /// Writes tasks to their places, and returns once the broker keeps them all.
+    pub(super) async fn write(&self, tasks: &[(Stored, Place)]) -> Result<(), BrokerError> {
+        // A second time if somebody has deleted a queue that we made.
+        for again in [false, true] {
+            let mut messages = Vec::with_capacity(tasks.len());
+            for (stored, place) in tasks {
+                messages.push(self.message(stored, *place).await?);
+            }
+            match self.publisher.send(&messages).await {
+                Ok(()) => return Ok(()),
+                Err(SendError::Broker(error)) => return Err(error),
+                Err(SendError::Unrouted(_)) if !again => self.topology.forget(),
+                Err(SendError::Unrouted(key)) => {
+                    let message = format!("{} has no queue for {key:?}, though it was just made; try again", self.uri);
+                    return Err(BrokerError::Retry { message });
+                }
+            }
+        }
+        unreachable!("the second time returns")
+    }
+
+    /// Appends to a log.
+    pub(super) async fn append(&self, log: &str, entry: &Value) -> Result<(), BrokerError> {
+        self.append_all(log, std::slice::from_ref(entry)).await
+    }
+
+    pub(super) async fn append_all(&self, log: &str, entries: &[Value]) -> Result<(), BrokerError> {
+        let messages: Vec<Message> =
+            entries.iter().map(|entry| Message::to_queue(log, entry.to_string().into()).mandatory(true)).collect();
+        for again in [false, true] {
+            match self.publisher.send(&messages).await {
+                Ok(()) => return Ok(()),
+                Err(SendError::Broker(error)) => return Err(error),
+                Err(SendError::Unrouted(_)) if !again => self.declare_log(log).await?,
+                Err(SendError::Unrouted(_)) => {
+                    let message = format!("{} has no log {log:?}, though it was just made; try again", self.uri);
+                    return Err(BrokerError::Retry { message });
+                }
+            }
+        }
+        unreachable!("the second time returns")
+    }
+
+    pub(super) async fn declare_log(&self, log: &str) -> Result<(), BrokerError> {
+        let keep = match log {
+            RESULTS => Some(self.options.result_memory),
+            REVOKED => Some(self.options.revoke_memory),
+            _ => None,
+        };
+        topology::declare_log(&*self.control.connection().await?, log, keep).await
+    }
+
+    pub(super) async fn store_results(&self, results: &[TaskResult]) -> Result<(), BrokerError> {
+        let now = self.now();
+        let entries: Vec<Value> = results.iter().map(|result| result_entry(result, now)).collect();
+        self.append_all(RESULTS, &entries).await
+    }
+
+    pub(super) fn end(&self, id: &TaskId, state: TaskState) -> TaskResult {
+        let ttl = self.options.result_memory;
+        TaskResult { id: id.clone(), state, value: Value::Null, error: None, ttl }
+    }
+
+    /// Lets go of a task's unique key, unless it outlives the task.
+    pub(super) async fn release(&self, envelope: &Envelope) -> Result<(), BrokerError> {
+        match &envelope.unique {
+            Some(unique) if !unique.past_settle => {
+                let control = self.control.connection().await?;
+                unique::release(&control, unique, &envelope.id).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A message of ours, read; `None` if its properties cannot be.
+    pub(super) fn read(&self, queue: &str, delivery: &mut Delivery) -> Option<Stored> {
+        let properties = delivery.properties.read().ok()?;
+        let body = std::mem::take(&mut delivery.body);
+        let mut stored = message::read(queue, &properties, body, self.now());
+        if self.options.kind == QueueKind::Quorum {
+            stored.crashes = stored.crashes.saturating_add(message::delivery_count(&properties));
+        }
+        Some(stored)
+    }
+
+    /// Reads a log from its beginning to its end.
+    pub(super) async fn scan(&self, log: &str, mut each: impl FnMut(Value)) -> Result<(), BrokerError> {
+        let marker = self.mark(log).await?;
+        let connection = tidegate_amqp::Connection::open(&self.uri, &tidegate_amqp::Options::default()).await;
+        let connection = connection.map_err(|error| super::link::of_connect(&error))?;
+        let scanned = async {
+            connection.qos(1000).await?;
+            connection.consume(&reading(log, None)).await?;
+            loop {
+                for incoming in connection.recv_all().await? {
+                    let tidegate_amqp::Incoming::Delivery(delivery) = incoming else { continue };
+                    connection.settle(delivery.tag, tidegate_amqp::Settle::Ack);
+                    let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
+                    if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
+                        return Ok::<(), Error>(());
+                    }
+                    each(entry);
+                }
+            }
+        };
+        scanned.await.map_err(|error| of_request(&error))?;
+        connection.close().await;
+        Ok(())
+    }
+
+    /// Appends an entry of no meaning: who has read it, has read everything before it.
+    pub(super) async fn mark(&self, log: &str) -> Result<String, BrokerError> {
+        let nonce = TaskId::new().to_string();
+        self.append(log, &json!({ "marker": nonce })).await?;
+        Ok(nonce)
+    }
+
+    /// What waits in a queue, if it is there.
+    pub(super) async fn look(&self, queue: &str) -> Result<Option<tidegate_amqp::Declared>, BrokerError> {
+        let control = self.control.connection().await?;
+        let looked = control.declare(&Queue::passive(queue)).await;
+        control.try_recv_all();
+        match looked {
+            Ok(declared) => Ok(Some(declared)),
+            Err(Error::Refused { refusal, .. }) if refusal.code == 404 => Ok(None),
+            Err(error) => Err(of_request(&error)),
+        }
+    }
+}
+
+/// A consumer of a log, from the beginning or behind an entry.
+pub(super) fn reading(log: &str, behind: Option<i64>) -> Consume {
+    use tidegate_amqp::types::AMQPValue;
+    let mut consume = Consume::from(log);
+    let offset = match behind {
+        None => AMQPValue::LongString("first".into()),
+        Some(behind) => AMQPValue::LongLongInt(behind + 1),
+    };
+    consume.arguments.insert("x-stream-offset".into(), offset);
+    consume
+}
+
+/// Where an entry stands in its log.
+pub(super) fn offset(delivery: &Delivery) -> Option<i64> {
+    use tidegate_amqp::types::AMQPValue;
+    let properties = delivery.properties.read().ok()?;
+    match properties.headers().as_ref()?.inner().get("x-stream-offset")? {
+        AMQPValue::LongLongInt(offset) => Some(*offset),
+        _ => None,
+    }
+}
+
+fn result_entry(result: &TaskResult, now: Timestamp) -> Value {
+    let until = now.checked_add(result.ttl.min(Duration::from_secs(10 * 365 * 86_400))).unwrap_or(Timestamp::MAX);
+    json!({ "result": result, "until": until.as_millisecond() })
+}
+
+/// A result that has not expired, and until when it holds.
+pub(super) fn read_result(mut entry: Value, now: Timestamp) -> Option<(TaskResult, Timestamp)> {
+    let until = Timestamp::from_millisecond(entry.get("until")?.as_i64()?).ok()?;
+    let mut result: TaskResult = serde_json::from_value(entry.get_mut("result")?.take()).ok()?;
+    result.ttl = clock::until(until, now);
+    (!result.ttl.is_zero()).then_some((result, until))
+}
+
+/// As a dead letter.
+pub(super) fn dying(mut stored: Stored, at: Timestamp, reason: String, traceback: Option<String>) -> Stored {
+    stored.dead = Some(Death { at, reason, traceback });
+    stored
+}

@@ -1,0 +1,246 @@
+//! Queues in RabbitMQ, for workers on several machines.
+//!
+//! Tasks wait in a queue of their own name beside which lie its dead letters (`NAME.dead`) and, once a task was delayed, a
+//! ladder of waiting queues (`delay.rs`). One connection a consumer, publishing on another, requests that may be refused on a
+//! third. A delivery is settled by writing what follows from it first (a retry, a dead letter, a result), having that
+//! confirmed, and acknowledging then: whatever dies in between, the task is there at least once.
+//!
+//! # What AMQP cannot do, and what is done instead
+//! - *Peek*: what is looked at is taken and put back at the head of its queue; a task that is due in that moment waits it out.
+//! - *Results, revokes, the list of queues*: three streams (`tidegate.results`, `tidegate.revoked`, `tidegate.queues`) that
+//!   everybody appends to and reads from the beginning. Who asks for results keeps those of the last `result_memory` in
+//!   memory. Streams need RabbitMQ 3.9.
+//! - *Unique*: a queue stands for the key (`unique.rs`).
+//! - *All of a batch or none*: a batch is checked as a whole, then written message by message; after an error some may be
+//!   stored. The same id published twice is stored twice.
+//! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
+//!   running tasks of its own process, and says 0 for the age.
+//! - *A revoked task* leaves its queue when its turn comes, not before; only then is there a result that says so.
+//! - *An acknowledgement has no answer*: [`Settled::Done`](crate::Settled::Done) means that it was sent on the connection the
+//!   delivery came over. If that breaks before the broker reads it, the task is delivered once more.
+//!
+//! Read `mod.rs`, `core.rs` (how tasks are written), `message.rs` (as what), `consumer.rs` and `supervisor.rs` (how they are
+//! received), then the rest.
+
+mod admin;
+mod backoff;
+mod consumer;
+mod core;
+mod delay;
+mod link;
+mod message;
+mod results;
+mod supervisor;
+mod topology;
+mod unique;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use tidegate_amqp::Uri;
+use tidegate_loop::spawn;
+
+use crate::broker::{
+    Broker, BrokerError, Consumer, DeadLetter, Local, Published, QueueStats, Selection, Subscription, TaskResult,
+};
+use crate::envelope_check;
+use crate::task::{Envelope, TaskId};
+
+use consumer::{RabbitConsumer, Shared};
+use core::{Core, Place};
+use message::Stored;
+use results::Results;
+pub use topology::QueueKind;
+use topology::REVOKED;
+
+/// How the queues behave where nobody says otherwise.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Which kind of queues tasks wait in. A queue that exists as another kind is refused by name.
+    pub kind: QueueKind,
+    /// What the broker's management shows of our connections.
+    pub name: String,
+    /// For how long results are kept at most, whatever their own time.
+    pub result_memory: Duration,
+    /// For how long a revoke waits for its task.
+    pub revoke_memory: Duration,
+    /// Larger bodies are refused, and go to the dead letters where others have published them.
+    pub body_bytes_max: usize,
+    /// How long a publish waits for a broker that is away, or takes nothing, before it is an error.
+    pub publish_patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            kind: QueueKind::Classic,
+            name: "tidegate".to_owned(),
+            result_memory: Duration::from_secs(86_400),
+            revoke_memory: Duration::from_secs(86_400),
+            body_bytes_max: envelope_check::BODY_BYTES_MAX,
+            publish_patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A broker in RabbitMQ.
+///
+/// ```no_run
+/// use tidegate_worker::rabbit::{Options, RabbitBroker};
+/// use tidegate_worker::{Broker, Envelope};
+///
+/// # tidegate_loop::run(async {
+/// let broker = RabbitBroker::open("amqp://guest:guest@localhost", Options::default()).await?;
+/// broker.publish(vec![Envelope::new("mail", b"hello".to_vec())]).await?;
+/// broker.close().await
+/// # }).unwrap().unwrap();
+/// ```
+pub struct RabbitBroker {
+    core: Rc<Core>,
+    results: Results,
+    consumers: RefCell<Vec<Weak<RabbitConsumer>>>,
+}
+
+impl RabbitBroker {
+    /// Connects once, so that a wrong address, password or vhost is told at once.
+    ///
+    /// # Errors
+    /// What is wrong, and the way out.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped, the attempt is given up.
+    pub async fn open(address: &str, options: Options) -> Result<RabbitBroker, BrokerError> {
+        let uri: Uri = address
+            .parse()
+            .map_err(|error: tidegate_amqp::UriError| BrokerError::Refused { message: error.to_string() })?;
+        let core = Rc::new(Core::new(uri, options));
+        core.control.connection().await?;
+        Ok(RabbitBroker { core, results: Results::default(), consumers: RefCell::default() })
+    }
+
+    async fn publish_all(&self, batch: Vec<Envelope>) -> Result<Vec<Published>, BrokerError> {
+        envelope_check::check(&batch, self.core.options.body_bytes_max)?;
+        let mut published = Vec::with_capacity(batch.len());
+        let mut tasks = Vec::with_capacity(batch.len());
+        for envelope in batch {
+            if let Some(unique) = &envelope.unique {
+                let control = self.core.control.connection().await?;
+                if let Some(holder) = unique::take(&control, unique, &envelope.id).await? {
+                    published.push(Published::Duplicate(holder));
+                    continue;
+                }
+            }
+            published.push(Published::Stored);
+            let stored = Stored { envelope, retries: 0, crashes: 0, published: self.core.now(), dead: None };
+            tasks.push((stored, Place::Queue));
+        }
+        self.core.write(&tasks).await?;
+        Ok(published)
+    }
+
+    async fn receive(&self, what: Subscription) -> Result<Rc<dyn Consumer>, BrokerError> {
+        let shared = Rc::new(Shared::new(self.core.clone(), what));
+        let connection = supervisor::connect(&shared).await?;
+        *shared.connection.borrow_mut() = Some(connection.clone());
+        let task = spawn(supervisor::supervise(shared.clone(), connection));
+        let consumer = Rc::new(RabbitConsumer { shared, supervisor: task.task() });
+        let mut consumers = self.consumers.borrow_mut();
+        consumers.retain(|consumer| consumer.strong_count() > 0);
+        consumers.push(Rc::downgrade(&consumer));
+        drop(consumers);
+        Ok(consumer)
+    }
+}
+
+impl Broker for RabbitBroker {
+    fn describe(&self) -> String {
+        self.core.uri.to_string()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.core.now()
+    }
+
+    fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>> {
+        Box::pin(self.publish_all(batch))
+    }
+
+    fn subscribe(&self, what: Subscription) -> Local<'_, Result<Rc<dyn Consumer>, BrokerError>> {
+        Box::pin(self.receive(what))
+    }
+
+    fn inspect(&self) -> Local<'_, Result<Vec<QueueStats>, BrokerError>> {
+        Box::pin(async {
+            let mut all = self.core.inspect().await?;
+            for consumer in self.consumers.borrow().iter().filter_map(Weak::upgrade) {
+                all.iter_mut().for_each(|stats| stats.running += consumer.shared.count(&stats.queue));
+            }
+            Ok(all)
+        })
+    }
+
+    fn peek(&self, queue: &str, limit: usize) -> Local<'_, Result<Vec<Envelope>, BrokerError>> {
+        let queue = queue.to_owned();
+        Box::pin(async move { self.core.peek(&queue, limit).await })
+    }
+
+    fn purge(&self, queue: &str) -> Local<'_, Result<u64, BrokerError>> {
+        let queue = queue.to_owned();
+        Box::pin(async move { self.core.purge(&queue).await })
+    }
+
+    fn dead(&self, queue: Option<&str>, limit: usize) -> Local<'_, Result<Vec<DeadLetter>, BrokerError>> {
+        let queue = queue.map(ToOwned::to_owned);
+        Box::pin(async move { self.core.dead(queue.as_deref(), limit).await })
+    }
+
+    fn dead_retry(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>> {
+        Box::pin(async move { self.core.dead_retry(&which).await })
+    }
+
+    fn dead_drop(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>> {
+        Box::pin(async move { self.core.dead_drop(&which).await })
+    }
+
+    fn revoke(&self, id: &TaskId) -> Local<'_, Result<(), BrokerError>> {
+        let until = self.core.now().checked_add(self.core.options.revoke_memory).unwrap_or(Timestamp::MAX);
+        let entry = json!({ "revoked": id, "until": until.as_millisecond() });
+        Box::pin(async move { self.core.append(REVOKED, &entry).await })
+    }
+
+    fn result(&self, id: &TaskId) -> Local<'_, Result<Option<TaskResult>, BrokerError>> {
+        let id = id.clone();
+        Box::pin(async move { self.results.get(&self.core, &id).await })
+    }
+
+    fn wait_result(&self, id: &TaskId) -> Local<'_, Result<TaskResult, BrokerError>> {
+        let id = id.clone();
+        Box::pin(async move { self.results.wait(&self.core, &id).await })
+    }
+
+    fn close(&self) -> Local<'_, Result<(), BrokerError>> {
+        Box::pin(async {
+            let consumers = self.consumers.take();
+            for consumer in consumers.iter().filter_map(Weak::upgrade) {
+                // Those that were closed before have nothing left.
+                if !consumer.shared.closed.get() {
+                    consumer.close().await?;
+                }
+            }
+            self.results.close();
+            self.core.close().await;
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for RabbitBroker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitBroker").field("uri", &self.core.uri).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,255 @@
+//! Keeps a consumer connected: makes the connection, restores what it had, receives, and starts over when it is gone.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
+use tidegate_loop::{sleep, spawn};
+
+use super::backoff::Backoff;
+use super::consumer::{Held, Shared};
+use super::core::{self, Place};
+use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
+use super::message::Stored;
+use super::topology::{QueueKind, REVOKED};
+use crate::broker::{BrokerError, Incoming, Tag, TaskState};
+use crate::clock;
+use crate::task::TaskId;
+
+const REVOKED_TAG: &str = "revoked";
+
+pub(super) fn consumer_tag(at: usize) -> String {
+    format!("queue-{at}")
+}
+
+/// A connection on which everything is as it should be: topology, QoS, the revoked tasks known, consumers started.
+pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
+    let core = &shared.core;
+    let mut options = tidegate_amqp::Options::default();
+    options.name = format!("{} {}", core.options.name, shared.subscription.consumer);
+    options.body_bytes_max = core.options.body_bytes_max as u64;
+    // Over the control connection: a refusal there leaves this one alone.
+    for queue in &shared.subscription.queues {
+        core.ensure(queue).await?;
+    }
+    let connection = Rc::new(Connection::open(&core.uri, &options).await.map_err(|error| of_connect(&error))?);
+    restore(shared, &connection).await?;
+    Ok(connection)
+}
+
+/// Everything a fresh channel lacks.
+async fn restore(shared: &Shared, connection: &Connection) -> Result<(), BrokerError> {
+    // QoS is a consumer's, so each queue's has all of it, or an empty queue would keep the others from using its share; what is
+    // beyond the whole is held here.
+    let prefetch = u16::try_from(shared.subscription.prefetch.max(1)).unwrap_or(u16::MAX);
+    let marker = shared.core.mark(REVOKED).await?;
+    let request = |error: Error| of_request(&error);
+    connection.qos(prefetch).await.map_err(request)?;
+    let mut revoked = core::reading(REVOKED, None);
+    REVOKED_TAG.clone_into(&mut revoked.tag);
+    connection.consume(&revoked).await.map_err(request)?;
+    // No task is taken before it is known which ones must not run.
+    'reading: loop {
+        for arrived in connection.recv_all().await.map_err(request)? {
+            let Arrived::Delivery(delivery) = arrived else { continue };
+            connection.settle(delivery.tag, Settle::Ack);
+            let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
+            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
+                break 'reading;
+            }
+            hear_revoked(shared, &entry);
+        }
+    }
+    shared.epoch.set(shared.epoch.get() + 1);
+    if shared.stopped.get() {
+        return Ok(());
+    }
+    for (at, queue) in shared.subscription.queues.iter().enumerate() {
+        let mut consume = Consume::from(queue);
+        consume.tag = consumer_tag(at);
+        connection.consume(&consume).await.map_err(request)?;
+    }
+    Ok(())
+}
+
+fn hear_revoked(shared: &Shared, entry: &Value) {
+    let Some(id) = entry.get("revoked").and_then(Value::as_str).map(TaskId::from) else { return };
+    let now = shared.core.now();
+    let until = entry.get("until").and_then(Value::as_i64).and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let Some(until) = until.filter(|until| *until > now) else { return };
+    let mut revoked = shared.revoked.borrow_mut();
+    revoked.retain(|_, until| *until > now);
+    if revoked.insert(id.clone(), until).is_none()
+        && shared.running.borrow().values().any(|held| held.stored.envelope.id == id)
+    {
+        shared.notice(Incoming::Revoked(id));
+    }
+}
+
+/// Runs for as long as the consumer lives.
+pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>) {
+    loop {
+        *shared.connection.borrow_mut() = Some(connection.clone());
+        let end = receive(&shared, &connection).await;
+        lose(&shared);
+        if shared.closed.get() || shared.stopped.get() {
+            return;
+        }
+        tracing::warn!(broker = %shared.core.uri, reason = %end, "consuming stopped; reconnecting");
+        connection = match reconnect(&shared).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::error!(broker = %shared.core.uri, %error, "consuming cannot go on");
+                *shared.failure.borrow_mut() = Some(error);
+                shared.changed.notify_all();
+                return;
+            }
+        };
+        tracing::info!(broker = connection.place(), "consuming again");
+    }
+}
+
+async fn reconnect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
+    let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
+    let mut refused = 0;
+    loop {
+        sleep(backoff.next()).await;
+        match connect(shared).await {
+            Ok(connection) => return Ok(connection),
+            // A broker that starts refuses what it will allow in a moment: users and vhosts come last.
+            Err(error @ BrokerError::Refused { .. }) => {
+                refused += 1;
+                if refused > 10 {
+                    return Err(error);
+                }
+                tracing::warn!(broker = %shared.core.uri, %error, "not yet");
+            }
+            Err(BrokerError::Closed) => return Err(BrokerError::Closed),
+            Err(error) => tracing::debug!(broker = %shared.core.uri, %error, "not yet"),
+        }
+    }
+}
+
+/// The deliveries of the connection that is gone are somebody else's, or ours once more.
+fn lose(shared: &Shared) {
+    shared.connection.borrow_mut().take();
+    let mut missed = shared.missed.borrow_mut();
+    let mut tags: Vec<Tag> = Vec::new();
+    for (tag, held) in shared.running.borrow_mut().drain() {
+        missed.insert(held.stored.envelope.id);
+        tags.push(tag);
+    }
+    let copies = shared.rewriting.borrow_mut().drain().filter_map(|(_, copy)| copy).collect::<Vec<_>>();
+    for held in shared.take_held().into_iter().chain(copies) {
+        missed.insert(held.stored.envelope.id);
+    }
+    tags.sort_unstable();
+    tags.into_iter().for_each(|tag| shared.notice(Incoming::Lost(tag)));
+    shared.changed.notify_all();
+}
+
+/// Until the connection ends, or its channel does.
+async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
+    loop {
+        let arrived = match connection.recv_all().await {
+            Ok(arrived) => arrived,
+            Err(error) => return error.to_string(),
+        };
+        let before = shared.holds();
+        for arrived in arrived {
+            match arrived {
+                Arrived::Delivery(delivery) => take(shared, connection, delivery),
+                Arrived::Oversized { bytes, .. } => {
+                    tracing::warn!(bytes, "a message larger than allowed went to the dead letters");
+                }
+                Arrived::ConsumerCancelled { consumer } if consumer != REVOKED_TAG && !shared.stopped.get() => {
+                    return format!("the broker ended consumer {consumer}: its queue was deleted or moved");
+                }
+                Arrived::ChannelClosed(refusal) => return refusal.to_string(),
+                _ => {}
+            }
+        }
+        if shared.holds() > before || !shared.notices.borrow().is_empty() {
+            shared.changed.notify_all();
+        }
+    }
+}
+
+/// What becomes of a delivery before anybody sees it.
+fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate_amqp::Delivery) {
+    if &*delivery.consumer == REVOKED_TAG {
+        connection.settle(delivery.tag, Settle::Ack);
+        if let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) {
+            hear_revoked(shared, &entry);
+        }
+        return;
+    }
+    let at = delivery.consumer.strip_prefix("queue-").and_then(|at| at.parse::<usize>().ok());
+    let Some(queue) = at.and_then(|at| shared.subscription.queues.get(at)) else { return };
+    let core = &shared.core;
+    let Some(stored) = core.read(queue, &mut delivery) else {
+        tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
+        connection.settle(delivery.tag, Settle::Reject);
+        return;
+    };
+    let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
+    let held = Held { tag, amqp: delivery.tag, stored };
+    let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
+        Some(copy @ None) => {
+            *copy = Some(held);
+            return;
+        }
+        _ => held,
+    };
+    let envelope = &held.stored.envelope;
+    let now = core.now();
+    let missed = shared.missed.borrow_mut().remove(&envelope.id);
+    if shared.is_revoked(&envelope.id) {
+        drop(spawn(finish(shared.clone(), held, TaskState::Revoked)));
+    } else if envelope.expires.is_some_and(|expires| expires <= now) {
+        shared.notice(Incoming::Expired(envelope.id.clone()));
+        drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
+    } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
+        drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
+    } else if delivery.redelivered && core.options.kind != QueueKind::Quorum && !missed {
+        // Only a new message can carry the count; its first one says no more than that somebody had it.
+        let mut held = held;
+        held.stored.crashes += 1;
+        drop(spawn(rewrite(shared.clone(), held, Place::Head)));
+    } else if shared.stopped.get() {
+        drop(spawn(rewrite(shared.clone(), held, Place::Head)));
+    } else {
+        shared.hold(held);
+    }
+}
+
+/// A task that must not run leaves with a result.
+async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
+    let Held { stored: Stored { envelope, .. }, amqp, tag } = held;
+    let done = async {
+        shared.core.store_results(&[shared.core.end(&envelope.id, state)]).await?;
+        shared.ack(amqp, tag.epoch);
+        shared.core.release(&envelope).await
+    };
+    if let Err(error) = done.await {
+        tracing::warn!(task = %envelope.id, %error, "a task that must not run could not be taken out; it comes again");
+    }
+}
+
+/// Puts a changed copy in the place of a message.
+async fn rewrite(shared: Rc<Shared>, held: Held, place: Place) {
+    let Held { stored, amqp, tag } = held;
+    let id = stored.envelope.id.clone();
+    shared.rewriting.borrow_mut().insert(id.clone(), None);
+    match shared.core.write(&[(stored, place)]).await {
+        Ok(()) => {
+            shared.ack(amqp, tag.epoch);
+        }
+        Err(error) => tracing::warn!(task = %id, %error, "a task could not be put back; it comes again"),
+    }
+    let copy = shared.rewriting.borrow_mut().remove(&id).flatten();
+    if let Some(copy) = copy {
+        shared.hold(copy);
+        shared.changed.notify_all();
+    }
+}

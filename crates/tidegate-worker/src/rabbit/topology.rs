@@ -1,0 +1,167 @@
+//! What must be there before anything is published or received, and how it is made.
+
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_amqp::{Connection, Error, Queue};
+
+use super::delay;
+use super::link::of_request;
+use crate::broker::BrokerError;
+use crate::envelope_check;
+
+/// Which kind of queues tasks wait in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum QueueKind {
+    /// On one node, with priorities 0 to 9. Returned tasks keep their place, crashes are counted exactly.
+    #[default]
+    Classic,
+    /// On several nodes, surviving the loss of one. No priorities; a returned task goes to the end of its queue.
+    Quorum,
+    /// As Celery and dramatiq declare theirs: durable, without arguments (dramatiq's dead-letter arguments aside). No
+    /// priorities.
+    Plain,
+}
+
+pub(super) fn dead_name(queue: &str) -> String {
+    format!("{queue}.dead")
+}
+
+impl QueueKind {
+    fn queue(self, name: &str) -> Queue {
+        let queue = Queue::durable(name);
+        let dead = dead_name(name);
+        let letters = |queue: Queue| {
+            queue.argument("x-dead-letter-exchange", "").argument("x-dead-letter-routing-key", dead.as_str())
+        };
+        match self {
+            QueueKind::Classic => {
+                letters(queue).argument("x-max-priority", i32::from(super::message::PRIORITY_RETURNED))
+            }
+            // The limit is the broker's last resort against a task that kills every worker; workers give up earlier.
+            QueueKind::Quorum => letters(queue).argument("x-queue-type", "quorum").argument("x-delivery-limit", 50),
+            QueueKind::Plain => queue,
+        }
+    }
+
+    fn dead(self, name: &str) -> Queue {
+        let queue = Queue::durable(dead_name(name));
+        match self {
+            QueueKind::Quorum => queue.argument("x-queue-type", "quorum"),
+            _ => queue,
+        }
+    }
+}
+
+/// Queues that were made already, by this process and since it last found one missing.
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    queues: RefCell<HashSet<String>>,
+    ladders: RefCell<HashSet<String>>,
+}
+
+/// Logs: streams that everybody appends to and reads from where they like.
+pub(super) const RESULTS: &str = "tidegate.results";
+pub(super) const REVOKED: &str = "tidegate.revoked";
+pub(super) const QUEUES: &str = "tidegate.queues";
+
+/// Old entries go by the file; small ones, or they would stay for weeks.
+const SEGMENT_BYTES: i64 = 16 << 20;
+
+pub(super) async fn declare_log(
+    connection: &Connection,
+    name: &str,
+    keep: Option<Duration>,
+) -> Result<(), BrokerError> {
+    let log = Queue::durable(name)
+        .argument("x-queue-type", "stream")
+        .argument("x-stream-max-segment-size-bytes", SEGMENT_BYTES);
+    let log = match keep {
+        Some(keep) => log.argument("x-max-age", format!("{}s", keep.as_secs().max(1)).as_str()),
+        None => log.argument("x-max-length-bytes", 4 * SEGMENT_BYTES),
+    };
+    connection.declare(&log).await.map(drop).map_err(|error| of_request(&error))
+}
+
+/// Requests one behind the other, without waiting in between; their answers come in order.
+async fn together(requests: impl Iterator<Item = impl Future<Output = Result<(), Error>>>) -> Result<(), Error> {
+    let mut requests: VecDeque<_> = requests.map(Box::pin).collect();
+    poll_fn(|cx| {
+        let mut answers = Ok(());
+        requests.retain_mut(|request| match request.as_mut().poll(cx) {
+            Poll::Pending => true,
+            Poll::Ready(answer) => {
+                if answers.is_ok() {
+                    answers = answer;
+                }
+                false
+            }
+        });
+        if requests.is_empty() || answers.is_err() { Poll::Ready(answers) } else { Poll::Pending }
+    })
+    .await
+}
+
+impl Topology {
+    pub(super) fn knows(&self, queue: &str) -> bool {
+        self.queues.borrow().contains(queue)
+    }
+
+    /// Somebody has deleted something.
+    pub(super) fn forget(&self) {
+        self.queues.borrow_mut().clear();
+        self.ladders.borrow_mut().clear();
+    }
+
+    /// Makes sure that a task queue and its dead letters are there; `true` if that was new.
+    pub(super) async fn ensure(
+        &self,
+        connection: &Connection,
+        kind: QueueKind,
+        queue: &str,
+    ) -> Result<bool, BrokerError> {
+        if self.knows(queue) {
+            return Ok(false);
+        }
+        envelope_check::queue_name(queue)?;
+        let made = async {
+            connection.declare(&kind.dead(queue)).await?;
+            connection.declare(&kind.queue(queue)).await?;
+            Ok::<(), Error>(())
+        };
+        made.await.map_err(|error| of_request(&error))?;
+        self.queues.borrow_mut().insert(queue.to_owned());
+        Ok(true)
+    }
+
+    /// Makes sure that tasks of this queue can wait.
+    pub(super) async fn ensure_ladder(&self, connection: &Connection, queue: &str) -> Result<(), BrokerError> {
+        if self.ladders.borrow().contains(queue) {
+            return Ok(());
+        }
+        if let Some(reason) = delay::unfit(queue) {
+            let message =
+                format!("tasks of the queue {queue:?} cannot be delayed over AMQP: {reason}; name it otherwise");
+            return Err(BrokerError::Refused { message });
+        }
+        let made = async {
+            let (exchanges, bound) = delay::exchanges();
+            if self.ladders.borrow().is_empty() {
+                together(exchanges.iter().map(|exchange| connection.declare_exchange(exchange))).await?;
+                together(bound.iter().map(|(into, from, key)| connection.bind_exchange(into, from, key))).await?;
+            }
+            let (steps, (due, key)) = delay::ladder(queue);
+            connection.bind(queue, &due, &key).await?;
+            // Level 0 last: who finds it, finds all.
+            together(steps.iter().rev().map(|(step, ..)| async { connection.declare(step).await.map(drop) })).await?;
+            together(steps.iter().map(|(step, exchange, key)| connection.bind(&step.name, exchange, key))).await
+        };
+        made.await.map_err(|error| of_request(&error))?;
+        self.ladders.borrow_mut().insert(queue.to_owned());
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! The broker in RabbitMQ against a real one; tests/rabbit/run.sh starts it and runs this.
+
+mod conformance;
+mod restarts;
+mod settling;
+mod support;
+mod tasks;

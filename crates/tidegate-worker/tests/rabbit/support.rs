@@ -1,0 +1,112 @@
+//! The broker that tests/rabbit/node.sh has started.
+
+use std::future::Future;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use tidegate_loop::{timeout, to_thread};
+use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
+use tidegate_worker::{
+    Broker, Consumer, Delivery, Envelope, Incoming, Settled, Settlement, Subscription, Tag, Verdict,
+};
+
+/// Nothing here takes this long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+pub(crate) fn on_loop<F: Future + 'static>(test: F) -> F::Output {
+    tidegate_loop::run(async { timeout(PATIENCE, test).await.expect("the test hangs") }).unwrap()
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; tests/rabbit/run.sh does"))
+}
+
+pub(crate) fn host() -> String {
+    variable("TIDEGATE_RABBIT_PLAIN")
+}
+
+/// A name nobody else uses.
+pub(crate) fn name(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
+}
+
+pub(crate) async fn open() -> RabbitBroker {
+    open_with(Options::default()).await
+}
+
+pub(crate) async fn open_kind(kind: QueueKind) -> RabbitBroker {
+    let mut options = Options::default();
+    options.kind = kind;
+    open_with(options).await
+}
+
+pub(crate) async fn open_with(options: Options) -> RabbitBroker {
+    // The short heartbeat is what a cut connection is noticed by, where nobody says a word.
+    RabbitBroker::open(&format!("amqp://{}?heartbeat=2", host()), options).await.unwrap()
+}
+
+pub(crate) async fn subscribe(broker: &RabbitBroker, queues: &[&str], prefetch: usize) -> Rc<dyn Consumer> {
+    let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
+    broker.subscribe(Subscription { queues, prefetch, consumer: "test".into() }).await.unwrap()
+}
+
+/// The next delivery, and only that.
+pub(crate) async fn one(consumer: &Rc<dyn Consumer>) -> Delivery {
+    let mut all = deliveries(consumer, 1).await;
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+pub(crate) async fn deliveries(consumer: &Rc<dyn Consumer>, count: usize) -> Vec<Delivery> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        for incoming in consumer.recv_all().await.unwrap() {
+            match incoming {
+                Incoming::Delivery(delivery) => all.push(delivery),
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+    all
+}
+
+pub(crate) async fn settle(consumer: &Rc<dyn Consumer>, tag: Tag, verdict: Verdict) -> Settled {
+    consumer.settle(vec![Settlement { tag, verdict, result: None }]).await.unwrap()[0]
+}
+
+pub(crate) fn envelope(queue: &str, body: &str) -> Envelope {
+    Envelope::new(queue, body.into())
+}
+
+pub(crate) fn body(delivery: &Delivery) -> &str {
+    std::str::from_utf8(&delivery.envelope.body).unwrap()
+}
+
+fn script() -> Command {
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/rabbit/node.sh"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn checked(output: &Output) {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Does something to the broker: `stop`, `kill`, `start`.
+pub(crate) async fn node(verb: &'static str) {
+    let run = move || script().arg(verb).arg(variable("TIDEGATE_RABBIT_DIR")).output().unwrap();
+    checked(&to_thread(run).await.unwrap());
+}
+
+/// rabbitmqctl, while everything else waits.
+pub(crate) fn ctl(arguments: &[&str]) {
+    checked(&script().arg("ctl").arg(variable("TIDEGATE_RABBIT_DIR")).args(arguments).output().unwrap());
+}
