@@ -15,5 +15,7 @@ eval "$(grep TIDEGATE_RABBIT "$scratch/rabbit/env")"
 "$node" ctl "$scratch/rabbit" set_permissions client '.*' '.*' '.*' >/dev/null
 
 cargo clippy -p tidegate-amqp --test peers --features peers --locked --quiet -- -D warnings
+cargo clippy -p tidegate-worker --all-targets --features amqp,peers --locked --quiet -- -D warnings
 # One at a time: some tell the broker that its memory is full.
 cargo test -p tidegate-amqp --test peers --features peers --locked --quiet -- --test-threads=1
+cargo test -p tidegate-worker --test rabbit --features amqp,peers --locked --quiet -- --test-threads=1 --nocapture

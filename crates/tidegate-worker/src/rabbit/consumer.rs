@@ -194,11 +194,14 @@ impl Shared {
                 if leaves && held.stored.envelope.unique.is_some() {
                     released.push(held.stored.envelope.clone());
                 }
-                copies.extend(copy);
+                copies.extend(copy.map(|copy| (settlement.tag, copy)));
                 results.extend(result);
             }
         }
         if !copies.is_empty() {
+            // As they came, so that those returned together keep their order.
+            copies.sort_by_key(|(tag, _)| *tag);
+            let copies: Vec<(Stored, Place)> = copies.into_iter().map(|(_, copy)| copy).collect();
             self.core.write(&copies).await?;
         }
         if !results.is_empty() {
@@ -225,10 +228,11 @@ impl Shared {
     }
 
     /// Gives deliveries back, uncounted.
-    async fn give_back(&self, all: Vec<Held>) -> Result<(), BrokerError> {
+    async fn give_back(&self, mut all: Vec<Held>) -> Result<(), BrokerError> {
         if all.is_empty() {
             return Ok(());
         }
+        all.sort_by_key(|held| held.tag);
         let (revoked, returned): (Vec<&Held>, Vec<&Held>) =
             all.iter().partition(|held| self.is_revoked(&held.stored.envelope.id));
         let copies: Vec<(Stored, Place)> = returned.iter().map(|held| (held.stored.clone(), Place::Head)).collect();

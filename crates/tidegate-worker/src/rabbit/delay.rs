@@ -58,15 +58,22 @@ pub(super) fn exchanges() -> (Vec<Exchange>, Vec<(String, String, String)>) {
     (declared, bound)
 }
 
-/// A task queue's ladder: its queues, each with the exchange and key it is bound by; and how the task queue itself is.
-pub(super) fn ladder(queue: &str) -> (Vec<(Queue, String, String)>, (String, String)) {
+/// One level of a ladder, and the exchange and key it is bound by.
+pub(super) struct Step {
+    pub(super) queue: Queue,
+    pub(super) exchange: String,
+    pub(super) key: String,
+}
+
+/// A task queue's ladder, from the bottom; and the exchange and key the task queue itself is bound by.
+pub(super) fn ladder(queue: &str) -> (Vec<Step>, (String, String)) {
     let steps = (0..LEVELS).map(|level| {
         let wait = UNIT.as_millis() as i64;
         let step = Queue::durable(queue_name(queue, level))
             .argument("x-message-ttl", wait << level)
             .argument("x-dead-letter-exchange", below(level).as_str());
         let key = format!("{}1.{}{queue}", words("*", LEVELS - 1 - level), words("*", level));
-        (step, exchange(level), key)
+        Step { queue: step, exchange: exchange(level), key }
     });
     (steps.collect(), (DUE.to_owned(), format!("{}{queue}", words("*", LEVELS))))
 }
@@ -106,7 +113,7 @@ mod tests {
         let (mut waited, mut queues) = (Duration::ZERO, 0);
         while at != due {
             let level: u32 = at.rsplit('.').next().unwrap().parse().unwrap();
-            let into = steps.iter().any(|(_, exchange, pattern)| *exchange == at && fits(pattern, &key));
+            let into = steps.iter().any(|step| step.exchange == at && fits(&step.key, &key));
             let past = bound.iter().any(|(_, source, pattern)| *source == at && fits(pattern, &key));
             assert!(into != past, "exactly one way leads on from {at} by {key}");
             if into {
@@ -136,7 +143,7 @@ mod tests {
         let (_, key) = route("mail.high", Duration::from_secs(1));
         let (steps, (_, due_key)) = ladder("high");
         assert!(!fits(&due_key, &key));
-        assert!(steps.iter().all(|(_, _, pattern)| !fits(pattern, &key)));
+        assert!(steps.iter().all(|step| !fits(&step.key, &key)));
     }
 
     #[test]

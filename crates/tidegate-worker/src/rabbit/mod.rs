@@ -15,6 +15,8 @@
 //!   stored. The same id published twice is stored twice.
 //! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
 //!   running tasks of its own process, and says 0 for the age.
+//! - *A returned task* stands before all others of its queue (classic queues); those returned together keep their order, those
+//!   returned one after the other stand in the order they were returned in.
 //! - *A revoked task* leaves its queue when its turn comes, not before; only then is there a result that says so.
 //! - *An acknowledgement has no answer*: [`Settled::Done`](crate::Settled::Done) means that it was sent on the connection the
 //!   delivery came over. If that breaks before the broker reads it, the task is delivered once more.

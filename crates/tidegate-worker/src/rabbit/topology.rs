@@ -157,8 +157,8 @@ impl Topology {
             let (steps, (due, key)) = delay::ladder(queue);
             connection.bind(queue, &due, &key).await?;
             // Level 0 last: who finds it, finds all.
-            together(steps.iter().rev().map(|(step, ..)| async { connection.declare(step).await.map(drop) })).await?;
-            together(steps.iter().map(|(step, exchange, key)| connection.bind(&step.name, exchange, key))).await
+            together(steps.iter().rev().map(|step| async { connection.declare(&step.queue).await.map(drop) })).await?;
+            together(steps.iter().map(|step| connection.bind(&step.queue.name, &step.exchange, &step.key))).await
         };
         made.await.map_err(|error| of_request(&error))?;
         self.ladders.borrow_mut().insert(queue.to_owned());

@@ -1,5 +1,6 @@
 //! The suite every broker passes, each case in a vhost of its own. Left out is what AMQP cannot do, as `rabbit/mod.rs` says: the
-//! same id stored once, a revoked task taken out before its turn, delayed tasks seen by peeking, the age of the oldest task.
+//! same id stored once, a revoked task taken out before its turn, delayed tasks seen by peeking, the age of the oldest task, and
+//! the order among tasks that are returned one after the other (`settling.rs` has what holds instead).
 
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -70,7 +71,6 @@ tidegate_worker::broker_conformance!(@ run:
     a_receiver_that_waits_is_woken_by_a_publish
     settled_tasks_are_gone_for_good
     a_tag_settles_once_and_only_its_own_consumers
-    returned_tasks_keep_their_place_and_their_counts
     a_retry_comes_at_its_time_and_is_counted
     stopping_gives_back_what_was_not_seen_and_settling_goes_on
     closing_returns_what_was_not_settled_uncounted

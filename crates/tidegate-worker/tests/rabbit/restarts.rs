@@ -14,7 +14,7 @@ fn no_task_is_lost_when_the_broker_goes_away_and_comes_back() {
     on_loop(async {
         let broker = Rc::new(open().await);
         let queue = name("restarts");
-        let rounds: u32 = if std::env::var_os("TIDEGATE_SOAK").is_some() { 50 } else { 3 };
+        let rounds: u32 = if std::env::var_os("TIDEGATE_SOAK").is_some() { 50 } else { 2 };
         let total = 400 * (rounds + 1);
         let consumer = subscribe(&broker, &[&queue], 50).await;
         let producer = spawn({
@@ -35,8 +35,8 @@ fn no_task_is_lost_when_the_broker_goes_away_and_comes_back() {
         });
         let mut runs: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut lost, mut breaker) = (0, Some(breaker));
-        while runs.len() < total as usize || breaker.as_ref().is_some_and(|breaker| !breaker.is_finished()) {
-            let mut done = Vec::new();
+        let mut done = Vec::new();
+        while runs.len() < total as usize || breaker.is_some() {
             for incoming in consumer.recv_all().await.unwrap() {
                 match incoming {
                     Incoming::Delivery(delivery) => {
@@ -48,7 +48,12 @@ fn no_task_is_lost_when_the_broker_goes_away_and_comes_back() {
                     other => panic!("unexpected: {other:?}"),
                 }
             }
-            lost += consumer.settle(done).await.unwrap().iter().filter(|settled| **settled == Settled::Lost).count();
+            // Some are always unsettled, so that every outage finds work under way.
+            if done.len() < 40 && runs.len() < total as usize {
+                continue;
+            }
+            let settled = consumer.settle(std::mem::take(&mut done)).await.unwrap();
+            lost += settled.iter().filter(|settled| **settled == Settled::Lost).count();
             if runs.len() == total as usize
                 && let Some(breaker) = breaker.take()
             {
@@ -58,7 +63,8 @@ fn no_task_is_lost_when_the_broker_goes_away_and_comes_back() {
         producer.await.unwrap();
         let again = runs.values().filter(|runs| **runs > 1).count();
         println!("{rounds} restarts, {total} tasks: all ran, {again} more than once, {lost} settled too late");
-        assert_eq!(runs.len(), total as usize);
+        // Only what was unsettled, or in doubt with its publisher, when the broker went.
+        assert!(again <= lost + rounds as usize, "{again} ran again, but only {lost} were unsettled");
         broker.close().await.unwrap();
     });
 }
