@@ -6,9 +6,11 @@ mod call_error;
 mod caller;
 mod estimate;
 mod explain;
+pub mod jsonl;
 mod key;
 mod output;
 mod outputs;
+pub mod plan;
 mod provider;
 mod question;
 mod quotas;
@@ -30,10 +32,6 @@ pub use output::{
 pub use provider::local;
 pub use provider::{Asked, Asking, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
-pub mod plan;
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind};
 pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
 pub use store::{Kept, Key, Promise, Record, Store, StoreError, StoreStats};
-
-pub mod jsonl;
-pub mod plan;

@@ -4,11 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{completions, provider, trace};
-use crate::command::{completions, explain, rebuild, trace};
-use crate::command::{completions, enqueue, provider, queue, result, revoke, trace};
+use crate::command;
 
-/// An event loop you can see into, and what is built on it.
+/// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, disable_help_subcommand = true)]
 #[command(
@@ -28,13 +26,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Enqueue(enqueue::Args),
-    Queue(queue::Args),
-    Result(result::Args),
-    Revoke(revoke::Args),
-    Provider(provider::Args),
-    Explain(explain::Args),
-    Rebuild(rebuild::Args),
-    Trace(trace::Args),
-    Completions(completions::Args),
+    Explain(command::explain::Args),
+    Rebuild(command::rebuild::Args),
+    Provider(command::provider::Args),
+    Enqueue(command::enqueue::Args),
+    Queue(command::queue::Args),
+    Result(command::result::Args),
+    Revoke(command::revoke::Args),
+    Trace(command::trace::Args),
+    Completions(command::completions::Args),
 }

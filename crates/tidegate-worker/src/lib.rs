@@ -30,13 +30,13 @@ mod outcome;
 mod phase;
 mod pool;
 mod process;
-mod retry;
-mod settings;
 #[cfg(feature = "amqp")]
 pub mod rabbit;
+mod retry;
+mod settings;
 mod share;
-pub mod sqlite;
 mod signals;
+pub mod sqlite;
 mod status;
 mod task;
 mod thread;
@@ -66,8 +66,8 @@ pub use process::{
 };
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;
-pub use sqlite::SqliteBroker;
 pub use signals::Signals;
+pub use sqlite::SqliteBroker;
 pub use task::{Envelope, Task, TaskId, Unique};
 pub use thread::Threads;
 pub use watchdog::Watchdog;

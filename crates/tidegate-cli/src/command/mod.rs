@@ -2,15 +2,15 @@
 
 pub(crate) mod completions;
 pub(crate) mod enqueue;
-pub(crate) mod provider;
 pub(crate) mod explain;
 pub(crate) mod limits;
 pub(crate) mod progress;
-pub(crate) mod rebuild;
-pub(crate) mod server;
+pub(crate) mod provider;
 pub(crate) mod queue;
+pub(crate) mod rebuild;
 pub(crate) mod result;
 pub(crate) mod revoke;
+pub(crate) mod server;
 pub(crate) mod trace;
 
 use crate::args::Command;
@@ -24,13 +24,13 @@ pub(crate) enum Done {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
+        Command::Explain(args) => explain::run(args),
+        Command::Rebuild(args) => rebuild::run(args),
+        Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Enqueue(args) => enqueue::run(args),
         Command::Queue(args) => queue::run(args),
         Command::Result(args) => result::run(&args),
         Command::Revoke(args) => revoke::run(&args),
-        Command::Provider(args) => provider::run(args).map(|()| Done::All),
-        Command::Explain(args) => explain::run(args),
-        Command::Rebuild(args) => rebuild::run(args),
         Command::Trace(args) => trace::run(args).map(|()| Done::All),
         Command::Completions(args) => completions::run(&args).map(|()| Done::All),
     }
