@@ -1,4 +1,33 @@
 //! Documents and requests through an LLM API, within its quotas.
+//!
+//! PDFs are explained page by page ([`Explain`]): pages of a file and files are under way at once, each page with its
+//! neighbours as context, through one gate that holds every limit. What was paid for is kept ([`Store`]) before it counts,
+//! so that a run can be stopped at any moment and the same one again asks only for what is missing.
+//!
+//! ```text
+//! files ─► Document (a child process reads it) ─► Question ─► kept already? ─► Pool ─► Provider ─► Store ─► Entry ─► outputs
+//!  shares of SHARES, by size      page.rs             store/       2 × cap of the file │     synced      json, md, html
+//!                                                                                     ▼
+//!                              Caller: estimate ─► Gate ─► HTTP ─► feedback to the gate ─► settle ─► answer, or again
+//! ```
+//!
+//! Called by the commands `explain` and `rebuild`, and by whatever has requests for an LLM server ([`Caller`]). It leaves
+//! out showing progress: [`Watch`] and [`Event`] tell, others draw.
+//!
+//! # What it promises
+//! - **Nothing is paid for twice.** After `kill -9` at any moment at most the pages are asked about again that were sent
+//!   and not yet on the disk: never more than twice a file's page concurrency.
+//! - **One bad file, one bad page fails alone**, with its reason. What no page could escape (a wrong key, no credit, a full
+//!   disk) stops the run in order, and what is done is kept.
+//! - **Nobody holds a slot while waiting**: neither for quota nor between two attempts.
+//! - **Memory is bounded** by the pages under way and by a cap on the bytes of their pictures, not by the files' size.
+//! - **Keys are shown to nobody**: not in a log, not in a message, not by `Debug`.
+//! - The same results give the same JSON, byte for byte.
+//!
+//! # Where to read
+//! `caller.rs` is one request, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
+//! what it will cost, `quotas.rs` the limits. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
+//! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 
 #![forbid(unsafe_code)]
 

@@ -28,6 +28,9 @@ use crate::provider::Asked;
 use crate::question::{Answer, Usage};
 use crate::store::{Kept, Promise, Record, StoreError};
 
+/// Pages in memory for each that may be under way: the next wait at the gate, and the last for the disk.
+const PAGES_HELD: usize = 2;
+
 /// A page's result, on its way to being recorded.
 struct Outcome {
     page: u32,
@@ -44,8 +47,8 @@ struct About {
 }
 
 enum What {
-    /// Answered; it counts when it is on the disk.
-    Answered(Answer, Promise<Result<(), StoreError>>),
+    /// Answered, and on the disk.
+    Answered(Answer),
     /// From an earlier run.
     Kept(Promise<Result<Option<Kept>, StoreError>>),
     Failed {
@@ -101,7 +104,7 @@ impl Run {
     async fn ask_all(self: &Rc<Self>, document: &Document, pages: &[u32], cap: u32) {
         let job = &self.job;
         let scope = job.gate.scope(self.name.as_str(), u64::from(cap));
-        let pool = Pool::new(cap as usize);
+        let pool = Pool::new(cap as usize * PAGES_HELD);
         let manner = Manner {
             prompt: &job.options.prompt,
             language: &job.options.language,
@@ -177,8 +180,11 @@ impl Run {
         let what = match asked {
             Ok(Asked { answer, attempts, .. }) => {
                 job.answered();
-                let promise = keep(Kept::Answered(answer.clone()), attempts);
-                What::Answered(answer, promise)
+                if let Err(error) = keep(Kept::Answered(answer.clone()), attempts).await {
+                    // Paid for, so it is shown; but no more is to be paid for that cannot be kept.
+                    job.stop_because(&error.to_string());
+                }
+                What::Answered(answer)
             }
             Err(CallError::Closed) => What::Missing,
             Err(CallError::Shut { reason }) => {
@@ -242,13 +248,7 @@ impl Run {
             ..Entry::default()
         };
         match what {
-            What::Answered(answer, promise) => {
-                if let Err(error) = promise.await {
-                    // Paid for, so it is shown; but no more is to be paid for that cannot be kept.
-                    self.job.stop_because(&error.to_string());
-                }
-                fill(&mut entry, answer);
-            }
+            What::Answered(answer) => fill(&mut entry, answer),
             What::Kept(promise) => {
                 kept = true;
                 match promise.await {
@@ -306,8 +306,9 @@ impl Run {
         };
         self.group_failures(&explanations);
         let writing = job.writers.acquire_owned().await;
-        let written =
-            outputs::write(&explanations, &job.options.out, &input.stem, Some(&document), job.options.html_px).await;
+        // Who stops a run does not want to wait for pictures of a file that is not done.
+        let html_px = job.options.html_px.filter(|_| explanations.count(Status::Missing) == 0);
+        let written = outputs::write(&explanations, &job.options.out, &input.stem, Some(&document), html_px).await;
         drop(writing);
         let counts = job.board.borrow().file(self.index).clone();
         let mut report = FileReport {

@@ -65,7 +65,7 @@ pub(crate) fn page(out: &mut dyn Write, entry: &Entry, picture: Option<&Picture>
             "<figure><img alt=\"Page {number}\" width=\"{width}\" height=\"{height}\" loading=\"lazy\" src=\"data:image/png;base64,"
         )?;
         out.write_all(STANDARD.encode(&picture.png).as_bytes())?;
-        writeln!(out, "\"><figcaption>Page {number}</figcaption></figure>")?;
+        writeln!(out, "\"></figure>")?;
     }
     writeln!(out, "<div>\n<p class=\"number\"><a href=\"#page-{number}\">Page {number}</a></p>")?;
     match (&entry.explanation, entry.status) {

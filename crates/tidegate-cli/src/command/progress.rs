@@ -1,6 +1,6 @@
 //! How far a run has come, on standard error: lines for people and logs, JSON for programs, or nothing.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -172,9 +172,4 @@ fn brief(time: Duration) -> String {
         seconds @ 60..3600 => format!("{} min", seconds.div_ceil(60)),
         seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
-}
-
-/// Whether somebody watches.
-pub(crate) fn is_terminal() -> bool {
-    std::io::stderr().is_terminal()
 }

@@ -48,7 +48,9 @@ pub(super) fn terms(page: &[Sentence], count: usize) -> Vec<String> {
         let lower = term.text.to_lowercase();
         let known = |other: &&Term| {
             let other = other.text.to_lowercase();
-            other.contains(&lower) || lower.contains(&other)
+            // Pairs of characters overlap where they are parts of one word.
+            let overlap = lower.chars().any(|c| is_cjk(c) && other.contains(c));
+            overlap || other.contains(&lower) || lower.contains(&other)
         };
         if term.count > 1 && !chosen.iter().any(known) {
             chosen.push(term);

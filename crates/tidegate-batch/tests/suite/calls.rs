@@ -1,0 +1,209 @@
+//! One request, by the class of what comes back.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_batch::{ApiKey, Call, CallError, Caller, Dialect, Estimate, Question, Quotas, Remote};
+use tidegate_batch::{Parameters, Provider as _};
+use tidegate_loop::run;
+
+use crate::support::{Act, Server, answer, error, gate, hasty, parameters};
+
+fn call() -> Call {
+    Call::new("/chat/completions", "{}".into(), Estimate { input_tokens: 50, output_tokens: 50 })
+}
+
+#[test]
+fn a_passing_fault_is_tried_again_and_a_lasting_one_is_not() {
+    run(async {
+        let server = Server::start(|number, _| match number {
+            0 => error(500, "oops", "server_error"),
+            1 => Act::Say(503, "overloaded".into()),
+            2 => answer("yes"),
+            _ => error(400, "max_tokens is too large", "invalid"),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+        let reply = caller.call_json(gate.unscoped(), &call()).await.unwrap();
+        assert_eq!((reply.attempts, reply.usage.unwrap().total()), (3, 110));
+        let refused = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(matches!(&refused, CallError::Refused { status: 400, message, .. } if message.contains("max_tokens")));
+        assert!(refused.is_lasting());
+        assert_eq!(server.seen().len(), 4, "not asked again");
+        assert_eq!(gate.stats().current, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_429_holds_everybody_up_for_as_long_as_it_says_and_costs_no_answer() {
+    run(async {
+        let throttled = r#"{"error":{"message":"Rate limit reached on requests per min (RPM). Please try again in 80ms.","type":"requests","code":"rate_limit_exceeded"}}"#;
+        let server =
+            Server::start(move |number, _| if number == 0 { Act::Say(429, throttled.into()) } else { answer("yes") }).await;
+        let gate = gate(&Quotas { rpm: Some(1_000), ..Quotas::default() });
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(0));
+        let reply = caller.call_json(gate.unscoped(), &call()).await.unwrap();
+        assert_eq!(reply.attempts, 2);
+        assert_eq!(caller.stats().throttled, 1);
+        let held = gate.stats().limit("rpm").unwrap().blocked_for;
+        assert!(held >= Duration::from_millis(75), "{held:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_wrong_key_shuts_the_gate_and_is_not_repeated_in_the_message() {
+    run(async {
+        let server =
+            Server::start(|_, _| error(401, "Incorrect API key provided: sk-secret-9.", "invalid_api_key")).await;
+        let gate = gate(&Quotas::default());
+        let key = ApiKey::new("sk-secret-9", "OPENAI_API_KEY").unwrap();
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_key(Some(key));
+        let first = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        let message = first.to_string();
+        assert!(matches!(first, CallError::Shut { .. }));
+        assert!(message.contains("OPENAI_API_KEY") && !message.contains("secret"), "{message}");
+        let second = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert_eq!(second.to_string(), message);
+        assert_eq!(server.seen().len(), 1, "nobody else has to find out");
+        assert_eq!(server.seen()[0].headers["authorization"], "Bearer sk-secret-9");
+        assert!(!format!("{caller:?}").contains("secret"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn no_credit_is_final_for_everybody() {
+    run(async {
+        let server = Server::start(|_, _| error(429, "You exceeded your current quota", "insufficient_quota")).await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+        for _ in 0..2 {
+            let error = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+            assert!(matches!(&error, CallError::Shut { reason } if reason.contains("credit")), "{error}");
+        }
+        assert_eq!(server.seen().len(), 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn garbage_is_asked_for_again_twice_and_no_more() {
+    run(async {
+        let server = Server::start(|_, _| Act::Say(200, "<html>It works!</html>".into())).await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(9));
+        let error = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(matches!(error, CallError::Garbled { attempts: 3, .. }), "{error}");
+        assert!(error.to_string().contains("It works!"), "{error}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up() {
+    run(async {
+        let server = Server::start(|_, _| Act::Hang).await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base)
+            .unwrap()
+            .with_retries(hasty(1))
+            .with_timeout(Duration::from_millis(30));
+        let error = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(matches!(error, CallError::Unavailable { attempts: 2, .. }), "{error}");
+        assert_eq!(gate.stats().current, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn nobody_at_the_address_is_told_and_nothing_is_counted() {
+    run(async {
+        // A port that was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let gate = gate(&Quotas { rpm: Some(10), ..Quotas::default() });
+        let base = format!("http://127.0.0.1:{port}");
+        let caller = Caller::new(&gate, Dialect::OpenAi, &base).unwrap().with_retries(hasty(3));
+        let error = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+        assert_eq!(gate.stats().limit("rpm").unwrap().used, 0, "no request reached anybody");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_was_booked_is_settled_by_the_answer_but_not_below_what_the_server_counted() {
+    run(async {
+        let server = Server::start(|_, _| answer("yes")).await;
+        let gate = gate(&Quotas { tpm: Some(10_000), ..Quotas::default() });
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        caller.call_json(gate.unscoped(), &call()).await.unwrap();
+        assert_eq!(gate.stats().limit("tpm").unwrap().used, 110);
+        let admitted = Call { admitted_tokens: 500, ..call() };
+        caller.call_json(gate.unscoped(), &admitted).await.unwrap();
+        assert_eq!(gate.stats().limit("tpm").unwrap().used, 610);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_request_above_the_limit_is_told_so_without_being_sent() {
+    run(async {
+        let server = Server::start(|_, _| answer("yes")).await;
+        let gate = gate(&Quotas { tpm: Some(99), ..Quotas::default() });
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let error = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(matches!(error, CallError::TooLarge { .. }) && error.to_string().contains("tpm"), "{error}");
+        assert!(server.seen().is_empty());
+    })
+    .unwrap();
+}
+
+#[test]
+fn each_dialect_goes_where_its_servers_listen() {
+    run(async {
+        let server = Server::start(|_, seen| match seen.path.as_str() {
+            "/chat/completions" => answer("from openai"),
+            "/v1/messages" => {
+                let body = json!({"content": [{"type": "text", "text": "from anthropic"}], "stop_reason": "end_turn"});
+                Act::Say(200, body.to_string())
+            }
+            "/v1beta/models/test:generateContent" => {
+                let part =
+                    json!({"candidates": [{"content": {"parts": [{"text": "from gemini"}]}, "finishReason": "STOP"}]});
+                Act::SayWith(200, ("x-request-id", "r1"), part.to_string())
+            }
+            other => error(404, other, "not_found"),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let question = Question { prompt: "PAGE<1>.".into(), page: 1, text: "Tides.".into(), ..Question::default() };
+        for dialect in [Dialect::OpenAi, Dialect::Gemini, Dialect::Anthropic] {
+            // A slash too many is no other address.
+            let caller = Caller::new(&gate, dialect, &format!("{}/", server.base)).unwrap();
+            let asked = Remote::new(caller, parameters()).ask(gate.unscoped(), &question).await.unwrap();
+            assert_eq!(asked.answer.text, format!("from {}", dialect.name()));
+        }
+        assert!(server.seen().iter().all(|seen| seen.page() == 1));
+        assert!(server.seen()[2].headers.contains_key("anthropic-version"));
+        let unlimited = Parameters { model: "other".into(), ..parameters() };
+        let caller = Caller::new(&gate, Dialect::Gemini, &server.base).unwrap();
+        let error = Remote::new(caller, unlimited).ask(gate.unscoped(), &question).await.unwrap_err();
+        assert!(matches!(error, CallError::Refused { status: 404, .. }) && !error.is_lasting());
+    })
+    .unwrap();
+}
+
+#[test]
+fn addresses_that_cannot_be_are_refused() {
+    run(async {
+        let gate = gate(&Quotas::default());
+        for base in ["", "api.example.com/v1", "ftp://x/", "http://", "not a url"] {
+            let error = Caller::new(&gate, Dialect::OpenAi, base).unwrap_err();
+            assert!(error.to_string().contains("https://api.openai.com/v1"), "{error}");
+        }
+    })
+    .unwrap();
+}

@@ -1,0 +1,11 @@
+//! Runs from PDFs to outputs, against a server that does what each test tells it to.
+
+mod calls;
+mod runs;
+mod support;
+
+/// PDFs are read in a child: this very program, told to run this test alone.
+#[test]
+fn pdf_child() {
+    tidegate_pdf::child::main_if_asked();
+}
