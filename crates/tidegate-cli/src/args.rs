@@ -35,4 +35,8 @@ pub(crate) enum Command {
     Revoke(command::revoke::Args),
     Trace(command::trace::Args),
     Completions(command::completions::Args),
+    Explain(Box<explain::Args>),
+    Rebuild(rebuild::Args),
+    Trace(trace::Args),
+    Completions(completions::Args),
 }

@@ -47,14 +47,23 @@ struct Server {
     base: String,
     /// Requests by what was asked.
     asked: Arc<Mutex<BTreeMap<String, usize>>>,
-    /// One for each request, as it comes.
-    arrivals: Receiver<()>,
+    /// What happens, as it happens.
+    signals: Receiver<Signal>,
+    signal: Sender<Signal>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Signal {
+    /// A request has come.
+    Request,
+    /// The process of that number has ended.
+    Ended(u32),
 }
 
 #[derive(Clone)]
 struct Shared {
     asked: Arc<Mutex<BTreeMap<String, usize>>>,
-    arrived: Sender<()>,
+    signal: Sender<Signal>,
     /// So many are answered; the others wait for ever.
     answered_max: usize,
 }
@@ -62,9 +71,9 @@ struct Shared {
 impl Server {
     fn start(answered_max: usize) -> Server {
         let asked = Arc::new(Mutex::new(BTreeMap::new()));
-        let (arrived, arrivals) = channel();
+        let (signal, signals) = channel();
         let (told, base) = channel();
-        let shared = Shared { asked: Arc::clone(&asked), arrived, answered_max };
+        let shared = Shared { asked: Arc::clone(&asked), signal: signal.clone(), answered_max };
         thread::spawn(move || {
             tidegate_loop::run(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -74,7 +83,25 @@ impl Server {
             })
             .unwrap();
         });
-        Server { base: base.recv().unwrap(), asked, arrivals }
+        Server { base: base.recv().unwrap(), asked, signals, signal }
+    }
+
+    /// Waits for so many requests; whether they came before `child` ended.
+    fn await_requests(&self, count: usize, child: &mut Child) -> bool {
+        let (mut out, id, signal) = (child.stdout.take().unwrap(), child.id(), self.signal.clone());
+        thread::spawn(move || {
+            let _ = out.read_to_end(&mut Vec::new());
+            let _ = signal.send(Signal::Ended(id));
+        });
+        let mut left = count;
+        while left > 0 {
+            match self.signals.recv().unwrap() {
+                Signal::Request => left -= 1,
+                Signal::Ended(ended) if ended == id => return false,
+                Signal::Ended(_) => {}
+            }
+        }
+        true
     }
 
     fn requests(&self) -> usize {
@@ -90,7 +117,7 @@ async fn handle(State(shared): State<Shared>, body: Bytes) -> String {
         *all.entry(asked).or_default() += 1;
         all.values().sum::<usize>()
     };
-    let _ = shared.arrived.send(());
+    let _ = shared.signal.send(Signal::Request);
     if number > shared.answered_max {
         return std::future::pending().await;
     }
@@ -204,23 +231,17 @@ fn killed_at_any_moment_it_goes_on_where_it_was() {
         let mut killed = 0;
         loop {
             let mut child = start(&args);
-            // Killed when a certain request comes, give or take; or left alone, when there have been enough.
-            let at = random.usize(1..=4);
-            let came =
-                (0..at).all(|_| kills > 0 && server.arrivals.recv_timeout(std::time::Duration::from_secs(60)).is_ok());
+            // Killed when a certain request comes, give or take.
+            let came = server.await_requests(random.usize(1..=4), &mut child);
             if came {
                 (0..random.usize(0..400)).for_each(|_| thread::yield_now());
                 child.kill().unwrap();
-                child.wait().unwrap();
                 (kills, killed) = (kills - 1, killed + 1);
-            } else {
-                let output = child.wait_with_output().unwrap();
-                // One of the samples is broken.
-                assert_eq!(output.status.code(), Some(1), "seed {seed}: {}", text(&output.stderr));
             }
-            while server.arrivals.try_recv().is_ok() {}
-            let pages = server.asked.lock().unwrap().len();
-            if !came || pages == TEXT_PAGES && kills > 0 {
+            let output = child.wait_with_output().unwrap();
+            // One of the samples is broken.
+            assert!(came || output.status.code() == Some(1), "seed {seed}: {}", text(&output.stderr));
+            if !came || kills == 0 {
                 break;
             }
         }
@@ -241,9 +262,7 @@ fn ctrl_c_ends_in_order_and_says_how_to_go_on() {
     let server = Server::start(3);
     let out = tempfile::tempdir().unwrap();
     let mut child = start(&against(&server, out.path()));
-    for _ in 0..4 {
-        server.arrivals.recv().unwrap();
-    }
+    assert!(server.await_requests(4, &mut child));
     let interrupt = |child: &Child| {
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -294,7 +313,7 @@ fn a_second_run_in_the_same_folder_is_told_of_the_first() {
     let out = tempfile::tempdir().unwrap();
     let args = against(&server, out.path());
     let mut first = start(&args);
-    server.arrivals.recv().unwrap();
+    assert!(server.await_requests(1, &mut first));
     let second = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
     first.kill().unwrap();
     first.wait().unwrap();

@@ -24,7 +24,7 @@ pub(crate) enum Done {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
-        Command::Explain(args) => explain::run(args),
+        Command::Explain(args) => explain::run(*args),
         Command::Rebuild(args) => rebuild::run(args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Enqueue(args) => enqueue::run(args),

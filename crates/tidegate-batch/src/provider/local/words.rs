@@ -43,9 +43,9 @@ pub(super) fn words(sentence: &str) -> Vec<Word<'_>> {
         };
         let (run, tail) = rest.split_at(end);
         if is_cjk(first) {
-            push_pairs(run, &mut words)
+            push_pairs(run, &mut words);
         } else {
-            push_word(run, &mut words)
+            push_word(run, &mut words);
         }
         rest = tail;
     }
