@@ -11,6 +11,7 @@ mod command;
 mod config;
 mod output;
 mod span;
+mod progress;
 
 use std::process::ExitCode;
 

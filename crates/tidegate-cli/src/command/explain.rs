@@ -18,9 +18,9 @@ use tidegate_pdf::Reader;
 
 use super::Done;
 use super::limits::LimitArgs;
-use super::progress::{self, Mode, ProgressArg, Ticker};
 use super::server::{ProviderArg, ServerArgs};
 use crate::output::Output;
+use crate::progress::{ProgressArg, Reporter};
 
 /// What a run keeps for the next one, in the folder of its outputs.
 const STATE: &str = ".tidegate";
@@ -149,7 +149,7 @@ struct Config {
     parameters: Option<Parameters>,
     pictures: bool,
     reader: Reader,
-    mode: Mode,
+    progress: ProgressArg,
     json: bool,
 }
 
@@ -201,7 +201,7 @@ impl TryFrom<Args> for Config {
             parameters,
             pictures: !args.text_only,
             reader,
-            mode: args.progress.mode(),
+            progress: args.progress,
             json: args.json,
         })
     }
@@ -211,23 +211,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let config = Config::try_from(args)?;
     let state = config.options.out.join(STATE);
     fs::create_dir_all(&state).with_context(|| format!("cannot make the folder {}", state.display()))?;
-    let (mode, json, out) = (config.mode, config.json, config.options.out.clone());
-    let report = tidegate_loop::run(explain(config, state)).map_err(|error| anyhow!("{error}"))??;
-    conclude(&report, mode, json, &out)
+    let (json, out) = (config.json, config.options.out.clone());
+    let reporter = Reporter::new(config.progress);
+    let run = explain(config, state, reporter.clone());
+    let report = tidegate_loop::run(run).map_err(|error| anyhow!("{error}"))??;
+    conclude(&report, &reporter, json, &out)
 }
 
-async fn explain(config: Config, state: PathBuf) -> anyhow::Result<Report> {
+async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::Result<Report> {
     let gate = config.quotas.gate()?;
     let provider = provider(&config, &gate)?;
     let store = Store::open(state.join("results.db"))?;
-    let (mode, name) = (config.mode, config.server.provider.name());
+    let (name, heard) = (config.server.provider.name(), reporter.clone());
     let explain = Explain::new(config.options, provider, name, &gate, store)
         .with_reader(config.reader)
-        .on_event(move |event| progress::on_event(mode, event));
-    let ticker = Ticker::start(mode, explain.watch());
-    let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, explain.stop())));
+        .on_event(move |event| heard.event(event));
+    let following = reporter.follow(explain.watch());
+    let signals =
+        [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, explain.stop(), reporter.clone())));
     let outcome = explain.run().await;
-    drop(ticker);
+    drop(following);
     signals.iter().for_each(|task| {
         task.cancel();
     });
@@ -252,14 +255,14 @@ fn provider(config: &Config, gate: &Gate) -> anyhow::Result<Rc<dyn Provider>> {
 }
 
 /// First in order, then at once, then not at all.
-async fn heed(kind: SignalKind, stop: Stop) {
+async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter) {
     let Ok(mut signals) = signal(kind) else { return };
     let mut times = 0;
     loop {
         times += signals.recv().await;
         match times {
             1 => {
-                eprintln!("tidegate: finishing what is under way; once more to drop it");
+                reporter.stopping("finishing what is under way, which is paid for; once more to drop it");
                 stop.finish("interrupted");
             }
             2 => stop.drop_calls("interrupted"),
@@ -268,14 +271,14 @@ async fn heed(kind: SignalKind, stop: Stop) {
     }
 }
 
-fn conclude(report: &Report, mode: Mode, json: bool, out: &Path) -> anyhow::Result<Done> {
+fn conclude(report: &Report, reporter: &Reporter, json: bool, out: &Path) -> anyhow::Result<Done> {
     if json {
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
         Output::Terminal.write(text.as_bytes())?;
     } else {
         Output::Terminal.write(report.to_text().as_bytes())?;
-        if mode != Mode::None {
+        if !reporter.is_silent() {
             eprintln!("{} has the outputs", out.display());
         }
     }

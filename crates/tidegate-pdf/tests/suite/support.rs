@@ -18,7 +18,7 @@ pub(crate) fn strict() -> Reader {
 }
 
 pub(crate) fn strict_limits() -> Limits {
-    Limits { memory_bytes: 256 << 20, page_time: Duration::from_secs(3), document_time: Duration::from_secs(60) }
+    Limits { memory_bytes: 256 << 20, page_time: Duration::from_secs(5), document_time: Duration::from_secs(60) }
 }
 
 pub(crate) fn sample(name: &str) -> PathBuf {

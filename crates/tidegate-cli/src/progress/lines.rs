@@ -1,0 +1,85 @@
+//! Progress as lines, for logs and for terminals that cannot be drawn on.
+
+use tidegate_batch::{Event, PageStatus};
+
+use super::figures::{count, time};
+use super::scene::{Blocker, Scene};
+
+/// What people want to know when it happens; nothing for the rest.
+pub(crate) fn event(event: &Event<'_>) -> Option<String> {
+    match event {
+        // Most reasons name the file already.
+        Event::FileFailed { name, reason, .. } if reason.contains(name) => Some((*reason).to_owned()),
+        Event::FileFailed { name, reason, .. } => Some(format!("{name}: {reason}")),
+        Event::Page { name, page, status: PageStatus::Failed { reason, .. }, .. } => {
+            Some(format!("{name}, page {page}: {reason}"))
+        }
+        Event::FileDone { name, outputs, .. } => {
+            let page = outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
+            Some(format!("{name}: done, {}", page.or(outputs.first())?.display()))
+        }
+        Event::Stopping { reason } => Some(format!("stopping: {reason}")),
+        _ => None,
+    }
+}
+
+/// `37 of 120 pages, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)`
+pub(crate) fn progress(scene: &Scene) -> String {
+    let more = if scene.more { "+" } else { "" };
+    let mut line = format!("{} of {}{more} pages", scene.done, scene.pages);
+    for (number, what) in [(scene.failed, "failed"), (scene.skipped, "skipped")] {
+        if number > 0 {
+            line += &format!(", {number} {what}");
+        }
+    }
+    if scene.pages_per_minute >= 1.0 {
+        line += &format!(", {:.0} a minute", scene.pages_per_minute);
+    }
+    if let Some(left) = scene.remaining.filter(|left| !left.is_zero()) {
+        line += &format!(", about {} left", time(left));
+    }
+    if scene.queue.under_way > 0 {
+        line += &format!(", {} under way", scene.queue.under_way);
+    }
+    match &scene.queue.blocked_by {
+        Some(Blocker::Files) => line += &format!("; {} wait for pages of their own files", scene.queue.waiting),
+        Some(Blocker::Limit(name)) => {
+            line += &format!("; {} wait for {name}", scene.queue.waiting);
+            if let Some(gauge) = scene.gauges.iter().find(|gauge| gauge.name == *name) {
+                line += &format!(" ({} of {} used)", count(gauge.used), count(gauge.amount));
+            }
+        }
+        None => {}
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::progress::scene::{Gauge, Queue};
+
+    #[test]
+    fn a_line_says_how_far_it_is_how_long_it_takes_and_what_is_waited_for() {
+        let scene = Scene {
+            pages: 120,
+            done: 37,
+            failed: 2,
+            pages_per_minute: 85.4,
+            remaining: Some(Duration::from_secs(58)),
+            gauges: vec![Gauge { name: "rpm".to_owned(), used: 60, amount: 60, ..Gauge::default() }],
+            queue: Queue { under_way: 12, waiting: 38, blocked_by: Some(Blocker::Limit("rpm".to_owned())) },
+            ..Scene::default()
+        };
+        let line =
+            "37 of 120 pages, 2 failed, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)";
+        assert_eq!(progress(&scene), line);
+    }
+
+    #[test]
+    fn a_run_that_has_just_begun_does_not_pretend_to_know_more() {
+        assert_eq!(progress(&Scene { pages: 4, more: true, ..Scene::default() }), "0 of 4+ pages");
+    }
+}

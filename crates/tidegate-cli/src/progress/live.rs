@@ -1,0 +1,60 @@
+//! A scene from a run.
+
+use std::time::SystemTime;
+
+use tidegate_batch::{FileProgress, FileState, Progress};
+use tidegate_limit::{LimitSnapshot, Snapshot};
+
+use super::scene::{Blocker, File, Gauge, Queue, Scene, State};
+
+pub(crate) fn scene(progress: &Progress) -> Scene {
+    Scene {
+        elapsed: progress.elapsed,
+        pages: progress.pages,
+        more: progress.more,
+        done: progress.done,
+        kept: progress.kept,
+        failed: progress.failed,
+        skipped: progress.skipped,
+        pages_per_minute: progress.pages_per_minute,
+        remaining: progress.remaining,
+        tokens: progress.tokens.total(),
+        stopping: progress.stopping,
+        files: progress.files.iter().map(file).collect(),
+        gauges: progress.gate.limits.iter().map(|limit| gauge(limit, &progress.gate)).collect(),
+        queue: Queue {
+            under_way: progress.gate.current,
+            waiting: progress.gate.waiting as u64,
+            blocked_by: progress.gate.blocked_by.as_ref().map(|name| match name.as_str() {
+                "scopes" => Blocker::Files,
+                name => Blocker::Limit(name.to_owned()),
+            }),
+        },
+    }
+}
+
+fn file(progress: &FileProgress) -> File {
+    let FileProgress { name, pages, done, failed, skipped, asking, .. } = progress;
+    let state = match progress.state {
+        FileState::Running => State::Running,
+        FileState::Writing => State::Writing,
+        FileState::Done => State::Done,
+        FileState::Failed => State::Failed,
+        _ => State::Waiting,
+    };
+    let (pages, done, failed, skipped, asking) = (*pages, *done, *failed, *skipped, *asking);
+    File { name: name.clone(), state, pages, done, failed, skipped, asking }
+}
+
+fn gauge(limit: &LimitSnapshot, gate: &Snapshot) -> Gauge {
+    let from_now = |at: Option<SystemTime>| at.and_then(|at| at.duration_since(gate.at).ok());
+    Gauge {
+        name: limit.name.clone(),
+        // What the server says is gone counts as used.
+        used: limit.used.max(limit.amount.saturating_sub(limit.remaining)),
+        amount: limit.amount,
+        back_in: from_now(limit.next_reset),
+        held_for: from_now(limit.held_until),
+        shut: limit.shut.clone(),
+    }
+}

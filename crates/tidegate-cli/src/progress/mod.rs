@@ -1,0 +1,200 @@
+//! How far a run has come, on standard error: a display that is drawn in place, lines for logs, JSON for programs, or
+//! nothing.
+//!
+//! `live.rs` looks at the run, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
+//! and texts are made to fit. `lines.rs` and `json.rs` are the other two ways.
+
+mod draw;
+mod figures;
+mod json;
+mod lines;
+mod live;
+mod scene;
+mod screen;
+
+use std::cell::RefCell;
+use std::io::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tidegate_batch::{Event, Watch};
+use tidegate_loop::{JoinHandle, sleep, spawn};
+
+use draw::{Style, draw};
+use figures::printable;
+use screen::{Screen, size};
+
+/// How often each is written.
+const DRAW_EVERY: Duration = Duration::from_millis(125);
+const LINE_EVERY: Duration = Duration::from_secs(2);
+const JSON_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressArg {
+    /// A display in a terminal, lines elsewhere
+    Auto,
+    /// A line every two seconds, and one for each file
+    Plain,
+    /// Everything that happens as a line of JSON, on standard error
+    Json,
+    /// Nothing
+    None,
+}
+
+/// Tells people or programs what happens. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Reporter {
+    way: Rc<Way>,
+}
+
+enum Way {
+    Display(RefCell<Display>),
+    Lines,
+    Json,
+    Nothing,
+}
+
+impl Reporter {
+    pub(crate) fn new(arg: ProgressArg) -> Reporter {
+        let way = match arg {
+            ProgressArg::Auto => match screen::style() {
+                Some(style) => Way::Display(RefCell::new(Display::new(style))),
+                None => Way::Lines,
+            },
+            ProgressArg::Plain => Way::Lines,
+            ProgressArg::Json => Way::Json,
+            ProgressArg::None => Way::Nothing,
+        };
+        Reporter { way: Rc::new(way) }
+    }
+
+    /// Something has happened.
+    pub(crate) fn event(&self, event: &Event<'_>) {
+        match &*self.way {
+            Way::Display(display) => {
+                if let Some(line) = lines::event(event) {
+                    display.borrow_mut().say(&line);
+                }
+            }
+            Way::Lines => {
+                if let Some(line) = lines::event(event) {
+                    write_line(&printable(&line));
+                }
+            }
+            Way::Json => write_line(&json::event(event)),
+            Way::Nothing => {}
+        }
+    }
+
+    /// Says something to the people who wait, whatever they want to know of the progress.
+    pub(crate) fn say(&self, line: &str) {
+        match &*self.way {
+            Way::Display(display) => display.borrow_mut().say(line),
+            Way::Json => write_line(&json::message(line)),
+            Way::Lines | Way::Nothing => write_line(line),
+        }
+    }
+
+    /// The run was asked to stop, for this reason, which people are told.
+    pub(crate) fn stopping(&self, line: &str) {
+        if let Way::Display(display) = &*self.way {
+            display.borrow_mut().stopping = true;
+        }
+        self.say(line);
+    }
+
+    /// Shows how far the run has come until what is returned is dropped.
+    pub(crate) fn follow(&self, watch: Watch) -> Following {
+        let every = match &*self.way {
+            Way::Display(display) => {
+                display.borrow_mut().watch = Some(watch.clone());
+                DRAW_EVERY
+            }
+            Way::Lines => LINE_EVERY,
+            Way::Json => JSON_EVERY,
+            Way::Nothing => return Following { reporter: self.clone(), watch, task: None },
+        };
+        let (reporter, seen) = (self.clone(), watch.clone());
+        let task = spawn(async move {
+            loop {
+                sleep(every).await;
+                reporter.progress(&seen);
+            }
+        });
+        Following { reporter: self.clone(), watch, task: Some(task) }
+    }
+
+    fn progress(&self, watch: &Watch) {
+        match &*self.way {
+            Way::Display(display) => display.borrow_mut().redraw(),
+            Way::Lines => write_line(&lines::progress(&live::scene(&watch.progress()))),
+            Way::Json => write_line(&json::progress(&watch.progress())),
+            Way::Nothing => {}
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(*self.way, Way::Nothing)
+    }
+}
+
+/// A run that is being shown. Dropped, the terminal is clean again.
+pub(crate) struct Following {
+    reporter: Reporter,
+    watch: Watch,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.cancel();
+        }
+        match &*self.reporter.way {
+            Way::Display(display) => display.borrow_mut().end(),
+            // Programs want to know how it ended; people read the report.
+            Way::Json => self.reporter.progress(&self.watch),
+            Way::Lines | Way::Nothing => {}
+        }
+    }
+}
+
+/// What is drawn in place.
+struct Display {
+    screen: Screen,
+    style: Style,
+    /// `None`: nothing to show yet, or any more.
+    watch: Option<Watch>,
+    /// Somebody has asked for it.
+    stopping: bool,
+}
+
+impl Display {
+    fn new(style: Style) -> Display {
+        Display { screen: Screen::new(), style, watch: None, stopping: false }
+    }
+
+    fn redraw(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        let size = size();
+        let mut scene = live::scene(&watch.progress());
+        scene.stopping |= self.stopping;
+        self.screen.show(&draw(&scene, size, self.style), size);
+    }
+
+    fn say(&mut self, line: &str) {
+        self.screen.say(&printable(line), size());
+        self.redraw();
+    }
+
+    fn end(&mut self) {
+        self.watch = None;
+        self.screen.clear(size());
+    }
+}
+
+/// A reader that has gone is no reason to stop working.
+fn write_line(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}

@@ -1,0 +1,84 @@
+//! What is shown: a run at one instant, in plain values. Nothing here knows where they come from or how they look.
+
+use std::time::Duration;
+
+/// A run at one instant.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Scene {
+    pub(crate) elapsed: Duration,
+    pub(crate) pages: u64,
+    /// More pages may come: not every file has been opened.
+    pub(crate) more: bool,
+    pub(crate) done: u64,
+    /// Of those, from an earlier run.
+    pub(crate) kept: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) pages_per_minute: f64,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) tokens: u64,
+    pub(crate) stopping: bool,
+    pub(crate) files: Vec<File>,
+    pub(crate) gauges: Vec<Gauge>,
+    pub(crate) queue: Queue,
+}
+
+/// A file and its pages.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct File {
+    pub(crate) name: String,
+    pub(crate) state: State,
+    pub(crate) pages: u64,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    /// At the gate or on their way.
+    pub(crate) asking: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
+    Waiting,
+    Running,
+    Writing,
+    Done,
+    Failed,
+}
+
+/// How full a limit is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Gauge {
+    pub(crate) name: String,
+    pub(crate) used: u64,
+    pub(crate) amount: u64,
+    /// When something comes back, from now.
+    pub(crate) back_in: Option<Duration>,
+    /// How long the server wants it to be left alone, from now.
+    pub(crate) held_for: Option<Duration>,
+    /// Why nothing passes any more.
+    pub(crate) shut: Option<String>,
+}
+
+/// Who waits, and for what.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Queue {
+    pub(crate) under_way: u64,
+    pub(crate) waiting: u64,
+    pub(crate) blocked_by: Option<Blocker>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Blocker {
+    /// The limit of that name.
+    Limit(String),
+    /// Each waits until a page of its own file is back.
+    Files,
+}
+
+impl Scene {
+    /// Pages about which nothing is left to be done.
+    pub(crate) fn settled(&self) -> u64 {
+        self.done + self.failed + self.skipped
+    }
+}

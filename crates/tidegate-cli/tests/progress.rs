@@ -1,0 +1,107 @@
+//! How a run shows itself: to programs, to logs, and to people at a terminal.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Explains two samples and a broken one offline, in an environment without options of its own.
+fn explain(progress: &str, out: &Path) -> Command {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("explain").args(["marees.pdf", "columns.pdf", "broken.pdf"].map(|name| samples.join(name)));
+    command.arg("--out").arg(out).args(["--picture-px", "0", "--progress", progress]).stdin(Stdio::null());
+    command
+}
+
+fn run(progress: &str) -> Output {
+    let out = tempfile::tempdir().unwrap();
+    let output = explain(progress, out.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "one of the files is broken: {output:?}");
+    output
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn for_programs_everything_is_an_object_a_line_and_the_last_is_the_whole() {
+    let output = run("json");
+    let events: Vec<Value> = stderr(&output)
+        .lines()
+        .take_while(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect();
+    let count = |name: &str| events.iter().filter(|event| event["event"] == name).count();
+    assert_eq!((count("file_opened"), count("file_done"), count("file_failed")), (2, 2, 1), "{events:?}");
+    let done = events.iter().filter(|event| event["event"] == "page" && event["status"] == "done").count();
+    assert_eq!(done, 3);
+    let last = events.last().unwrap();
+    assert_eq!((&last["event"], &last["progress"]["done"]), (&"progress".into(), &3.into()), "{last}");
+}
+
+#[test]
+fn without_a_terminal_there_are_lines_and_not_one_escape() {
+    let output = run("auto");
+    let lines = stderr(&output);
+    assert!(!lines.contains('\x1b'), "{lines}");
+    assert!(lines.contains("marees.pdf: done, "), "{lines}");
+    assert_eq!(lines.matches("broken.pdf is broken").count(), 1, "{lines}");
+}
+
+#[test]
+fn who_wants_to_hear_nothing_hears_nothing() {
+    let output = run("none");
+    assert_eq!(stderr(&output), "");
+    assert!(!output.stdout.is_empty(), "the report is no progress");
+}
+
+/// In a terminal of `script`'s; everything that came out of it.
+fn in_terminal(environment: &[(&str, &str)]) -> String {
+    let out = tempfile::tempdir().unwrap();
+    let explain = explain("auto", out.path());
+    let words: Vec<String> = std::iter::once(explain.get_program())
+        .chain(explain.get_args())
+        .map(|word| format!("'{}'", word.to_str().unwrap()))
+        .collect();
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"])
+        .env_remove("NO_COLOR")
+        .env("TERM", "xterm")
+        .env("LC_ALL", "C.UTF-8")
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn in_a_terminal_the_display_is_drawn_in_place_and_gone_at_the_end() {
+    let text = in_terminal(&[]);
+    assert!(text.contains(" pages") && text.contains("under way"), "nothing was drawn: {text:?}");
+    assert!(text.contains("\x1b[32m━"), "without colours: {text:?}");
+    let (_, end) = text.rsplit_once("\x1b[J").unwrap();
+    assert!(!end.contains('━') && !end.contains('\x1b'), "it was left behind: {end:?}");
+    assert!(end.contains("broken"), "the report comes after it: {end:?}");
+    assert!(!text.contains("\x1b[?"), "nothing is switched on that would have to be switched off: {text:?}");
+}
+
+#[test]
+fn who_wants_no_colour_gets_none() {
+    let text = in_terminal(&[("NO_COLOR", "1")]);
+    assert!(text.contains("━"), "{text:?}");
+    let colours = text
+        .split("\x1b[")
+        .skip(1)
+        .filter(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'));
+    assert_eq!(colours.count(), 0, "{text:?}");
+}
+
+#[test]
+fn a_dumb_terminal_gets_lines() {
+    let text = in_terminal(&[("TERM", "dumb")]);
+    assert!(!text.contains('\x1b') && text.contains("marees.pdf: done, "), "{text:?}");
+}
