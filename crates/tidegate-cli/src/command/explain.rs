@@ -265,8 +265,14 @@ async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter) {
                 reporter.stopping("finishing what is under way, which is paid for; once more to drop it");
                 stop.finish("interrupted");
             }
-            2 => stop.drop_calls("interrupted"),
-            _ => std::process::exit(130),
+            2 => {
+                reporter.say("dropping what is under way, outputs are still written; once more to leave at once");
+                stop.drop_calls("interrupted");
+            }
+            _ => {
+                reporter.leave("left; every answer that came is kept: run the same command again for the rest");
+                std::process::exit(130);
+            }
         }
     }
 }

@@ -104,6 +104,14 @@ impl Reporter {
         self.say(line);
     }
 
+    /// The last words of a process that leaves at once: nothing is shown after them.
+    pub(crate) fn leave(&self, line: &str) {
+        if let Way::Display(display) = &*self.way {
+            display.borrow_mut().end();
+        }
+        self.say(line);
+    }
+
     /// Shows how far the run has come until what is returned is dropped.
     pub(crate) fn follow(&self, watch: Watch) -> Following {
         let every = match &*self.way {
