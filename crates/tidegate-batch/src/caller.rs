@@ -3,7 +3,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -17,7 +18,9 @@ use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Listener, Verdict};
 use tidegate_limit::{Backoff, Gate, Lease, Scope};
 use tidegate_loop::sleep;
+use tidegate_sync::Event;
 
+use crate::calibration::Calibration;
 use crate::call_error::CallError;
 use crate::estimate::Estimate;
 use crate::key::ApiKey;
@@ -34,7 +37,7 @@ pub struct Call {
     pub path: String,
     /// The body, JSON.
     pub body: Bytes,
-    /// What it will cost, at the most.
+    /// What it will cost, at the most. Once some answers have told what their requests really cost, less is booked.
     pub estimate: Estimate,
     /// What the server counts when it admits the request, though the answer turn out shorter: it is never settled below.
     pub admitted_tokens: u64,
@@ -144,6 +147,9 @@ struct Inner {
     timeouts: Timeouts,
     random: RefCell<fastrand::Rng>,
     stats: Cell<CallerStats>,
+    calibration: RefCell<Calibration>,
+    /// Told when estimates change.
+    calibrated: Event,
 }
 
 /// The base URL makes no sense.
@@ -192,6 +198,8 @@ impl Caller {
             timeouts: Timeouts { total: Some(Duration::from_secs(300)), ..Timeouts::default() },
             random: RefCell::new(fastrand::Rng::new()),
             stats: Cell::default(),
+            calibration: RefCell::default(),
+            calibrated: Event::new(),
         };
         Ok(Caller { inner: Rc::new(inner) })
     }
@@ -286,8 +294,7 @@ impl Caller {
         let inner = &*self.inner;
         let mut tries = Tries::default();
         loop {
-            let cost = inner.dialect.cost(call.estimate.input_tokens, call.estimate.output_tokens);
-            let lease = inner.gate.enter(scope, cost).await?;
+            let lease = inner.enter(scope, call).await?;
             tries.attempts += 1;
             let failure = match inner.exchange(lease, call).await {
                 Ok(answered) => match inner.judge(&answered, &read, &mut tries)? {
@@ -354,6 +361,27 @@ impl Inner {
         self.stats.set(stats);
     }
 
+    /// Waits at the gate, with an estimate that follows what the last answers taught: who waits with an old one lines up
+    /// again, and all of them do so in their order.
+    async fn enter(&self, scope: &Scope, call: &Call) -> Result<Lease, CallError> {
+        loop {
+            let learnt = self.calibration.borrow().apply(call.estimate);
+            // What the server counts when it admits a request is no matter of learning.
+            let output = if call.admitted_tokens > 0 { call.estimate.output_tokens } else { learnt.output_tokens };
+            let input = learnt.input_tokens.max(call.admitted_tokens.saturating_sub(output));
+            let mut entering = pin!(self.gate.enter(scope, self.dialect.cost(input, output)));
+            let mut changed = pin!(self.calibrated.wait());
+            let entered = poll_fn(|cx| match entering.as_mut().poll(cx) {
+                Poll::Ready(entered) => Poll::Ready(Some(entered)),
+                Poll::Pending => changed.as_mut().poll(cx).map(|_| None),
+            })
+            .await;
+            if let Some(entered) = entered {
+                return Ok(entered?);
+            }
+        }
+    }
+
     /// One request, under its lease, which is settled when this returns.
     async fn exchange(&self, lease: Lease, call: &Call) -> Result<Answered, tidegate_http::Error> {
         let lease = Rc::new(RefCell::new(lease));
@@ -395,6 +423,9 @@ impl Inner {
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
             lease.borrow_mut().settle(self.dialect.cost(input, usage.output_tokens));
             self.count(|stats| stats.usage += usage);
+            if self.calibration.borrow_mut().learn(call.estimate, usage) {
+                self.calibrated.notify_all();
+            }
         }
         let request_id = ["x-request-id", "request-id"]
             .iter()

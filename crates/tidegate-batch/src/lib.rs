@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calibration;
 mod call_error;
 mod caller;
 mod estimate;

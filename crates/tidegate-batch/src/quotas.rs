@@ -114,8 +114,17 @@ impl Quotas {
     /// # Errors
     /// [`QuotaError`].
     pub fn gate(&self) -> Result<Gate, QuotaError> {
+        self.open().map(|(gate, _)| gate)
+    }
+
+    /// A gate with these limits, and the file that the day's count is in: closed after the gate, it has the exact count.
+    ///
+    /// # Errors
+    /// [`QuotaError`].
+    pub fn open(&self) -> Result<(Gate, Option<QuotaStore>), QuotaError> {
         let Some(path) = self.file.as_ref().filter(|_| self.rpd.is_some()) else {
-            return Gate::builder().limits(self.limits()).build().map_err(QuotaError::Limit);
+            let gate = Gate::builder().limits(self.limits()).build().map_err(QuotaError::Limit)?;
+            return Ok((gate, None));
         };
         let store = QuotaStore::open(path).map_err(QuotaError::File)?;
         let journaled = self
@@ -123,7 +132,7 @@ impl Quotas {
             .into_iter()
             .map(|limit| if limit.name() == "rpd" { limit.journaled(RPD_BATCH) } else { limit });
         let builder = Gate::builder().limits(journaled).store(&store).map_err(QuotaError::File)?;
-        builder.build().map_err(QuotaError::Limit)
+        Ok((builder.build().map_err(QuotaError::Limit)?, Some(store)))
     }
 }
 
@@ -139,12 +148,13 @@ mod tests {
         let count = |requests: usize| {
             let quotas = quotas.clone();
             tidegate_loop::run(async move {
-                let gate = quotas.gate().unwrap();
+                let (gate, store) = quotas.open().unwrap();
                 for _ in 0..requests {
                     gate.enter(gate.unscoped(), Cost::request()).await.unwrap().sent();
                 }
                 let used = gate.stats().limit("rpd").unwrap().used;
                 gate.close();
+                store.unwrap().close();
                 used
             })
             .unwrap()

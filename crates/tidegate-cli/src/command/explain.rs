@@ -219,7 +219,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::Result<Report> {
-    let gate = config.quotas.gate()?;
+    let (gate, quota) = config.quotas.open()?;
     let provider = provider(&config, &gate)?;
     let store = Store::open(state.join("results.db"))?;
     let (name, heard) = (config.server.provider.name(), reporter.clone());
@@ -231,6 +231,10 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
         [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, explain.stop(), reporter.clone())));
     let outcome = explain.run().await;
     drop(following);
+    if let Some(quota) = quota {
+        // The run has closed the gate, so the day's count is exact.
+        quota.close();
+    }
     signals.iter().for_each(|task| {
         task.cancel();
     });
