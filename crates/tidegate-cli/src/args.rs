@@ -28,6 +28,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Explain(command::explain::Args),
     Rebuild(command::rebuild::Args),
+    Batch(command::batch::Args),
+    Plan(command::plan::Args),
     Provider(command::provider::Args),
     Enqueue(command::enqueue::Args),
     Queue(command::queue::Args),

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tidegate_limit::{ConfigError, Limit};
-use tidegate_loop::RunError;
 
 pub use timeline::{SLICES_MAX, Slice};
 
@@ -231,7 +230,10 @@ pub enum PlanError {
         String,
     ),
     /// The virtual loop did not come to an end.
-    Run(RunError),
+    Run(
+        /// Why.
+        String,
+    ),
 }
 
 impl fmt::Display for PlanError {
@@ -241,7 +243,7 @@ impl fmt::Display for PlanError {
             PlanError::Cap(name) => {
                 write!(f, "{name} may have 0 requests on their way, so it would never end; allow 1 at least")
             }
-            PlanError::Run(error) => write!(f, "the rehearsal in virtual time failed: {error}"),
+            PlanError::Run(why) => write!(f, "the rehearsal in virtual time failed: {why}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tidegate_limit::{Cost, EnterError, Gate, LoopTimer, Scope};
-use tidegate_loop::{EventLoop, LoopHandle, RunError, sleep, spawn};
+use tidegate_loop::{EventLoop, LoopHandle, sleep, spawn};
 use tidegate_sync::Semaphore;
 
 use super::timeline::Timeline;
@@ -20,8 +20,8 @@ pub(super) fn run(job: Job) -> Result<Plan, PlanError> {
         return Err(PlanError::Cap(part.name.clone()));
     }
     let event_loop = EventLoop::builder().virtual_time().build();
-    let event_loop = event_loop.map_err(|error| PlanError::Run(RunError::Setup(error)))?;
-    event_loop.run_until_complete(simulate(job)).map_err(PlanError::Run)?
+    let event_loop = event_loop.map_err(|error| PlanError::Run(error.to_string()))?;
+    event_loop.run_until_complete(simulate(job)).map_err(|error| PlanError::Run(error.to_string()))?
 }
 
 /// What all workers share.

@@ -1,9 +1,12 @@
 //! The commands, one file each.
 
+pub(crate) mod batch;
 pub(crate) mod completions;
 pub(crate) mod enqueue;
 pub(crate) mod explain;
 pub(crate) mod limits;
+pub(crate) mod plan;
+mod plan_chart;
 pub(crate) mod progress;
 pub(crate) mod provider;
 pub(crate) mod queue;
@@ -26,6 +29,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
         Command::Explain(args) => explain::run(*args),
         Command::Rebuild(args) => rebuild::run(args),
+        Command::Batch(args) => batch::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Enqueue(args) => enqueue::run(args),
         Command::Queue(args) => queue::run(args),

@@ -1,4 +1,6 @@
 //! `provider`, and what is rehearsed against it, as users meet them.
 
+mod batch;
+mod plan;
 mod provider;
 mod support;

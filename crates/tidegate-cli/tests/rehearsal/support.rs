@@ -55,3 +55,45 @@ impl Provider {
         (said, self.child.wait_with_output().unwrap())
     }
 }
+
+/// A directory of its own, gone with the test.
+pub(crate) struct Place(std::path::PathBuf);
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Place {
+        let directory = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("rehearsal-{name}"));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        Place(directory)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn questions(count: usize) -> String {
+    (0..count)
+        .map(|n| {
+            let body = format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"Question {n}: why do tides turn?"}}]}}"#
+            );
+            format!("{{\"custom_id\":\"r{n}\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{body}}}\n")
+        })
+        .collect()
+}

@@ -1,0 +1,284 @@
+//! `tidegate batch`: many requests from a JSONL file, their answers into another.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use serde_json::json;
+use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
+use tidegate_limit::Gate;
+use tidegate_loop::signal::{SignalKind, signal};
+use tidegate_loop::{sleep, spawn};
+
+use super::Done;
+use super::limits::LimitArgs;
+use super::progress::{Mode, ProgressArg};
+use super::server::{ProviderArg, ServerArgs};
+
+/// How often a line about the progress is written.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// Failures that are printed as they happen; the rest is in the results.
+const FAILURES_PRINTED: u64 = 10;
+
+/// Send the requests of a JSONL file, within a provider's limits
+///
+/// The file is in the format of OpenAI's batch API (or Gemini's), and so are the results, in the order in which they come.
+/// Each is on the disk before it counts: stop at any time, even with kill -9, and the same command again asks only for what
+/// is missing. Bodies are passed on as they are.
+#[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("provider", |arg| arg.default_value("openai")),
+    after_help = "Lines in:   {\"custom_id\":\"r1\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{…}}\n            \
+                  {\"key\":\"r1\",\"request\":{…}}    Gemini's; needs --provider gemini and --model\n\
+                  Lines out:  {\"id\":…,\"custom_id\":\"r1\",\"response\":{\"status_code\":200,…,\"body\":{…}},\"error\":null}\n            \
+                  {\"id\":…,\"custom_id\":\"r1\",\"response\":null,\"error\":{\"code\":…,\"message\":…}}\n\n\
+                  A file is checked before anything is sent; with a line that makes no sense or an id that occurs twice nothing \
+                  is. Standard input is checked while it is read.\n\n\
+                  Examples:\n  tidegate batch requests.jsonl -o results.jsonl --rpm 500 --tpm 200000\n  \
+                  tidegate batch requests.jsonl -o results.jsonl --retry-failed\n  \
+                  make-requests | tidegate batch - --base-url http://localhost:8080/v1 > results.jsonl\n\n\
+                  Exit codes: 0 done, 1 some requests failed or are missing, 2 could not run."
+)]
+pub(crate) struct Args {
+    /// The requests, or - for standard input
+    #[arg(value_name = "REQUESTS")]
+    requests: PathBuf,
+
+    /// Where results go, or - for standard output; NAME.results.jsonl for NAME.jsonl unless given
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Requests under way at once; --global-concurrency unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_in_flight: Option<u64>,
+
+    /// Ask again for what failed in a run before
+    #[arg(long, conflicts_with = "fresh")]
+    retry_failed: bool,
+
+    /// Throw away what the output has, and ask for everything
+    #[arg(long)]
+    fresh: bool,
+
+    /// Pass over lines that make no sense instead of sending nothing
+    #[arg(long)]
+    skip_bad_lines: bool,
+
+    #[command(flatten)]
+    server: ServerArgs,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    /// How to show the progress, on standard error
+    #[arg(long, value_enum, default_value_t = ProgressArg::Auto)]
+    progress: ProgressArg,
+
+    /// Print the summary as JSON, on standard error if the results are on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was asked for, checked.
+struct Config {
+    batch: Batch,
+    gate: Gate,
+    server: ServerArgs,
+    output: Output,
+    mode: Mode,
+    json: bool,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = anyhow::Error;
+
+    fn try_from(args: Args) -> anyhow::Result<Config> {
+        let is_dash = |path: &Path| path == Path::new("-");
+        let input = if is_dash(&args.requests) { Input::Stdin } else { Input::File(args.requests.clone()) };
+        let output = match (args.output, &input) {
+            (Some(path), _) if is_dash(&path) => Output::Stdout,
+            (Some(path), _) => Output::File(path),
+            (None, Input::Stdin) => Output::Stdout,
+            (None, Input::File(path)) => Output::File(path.with_extension("results.jsonl")),
+        };
+        if matches!((&input, &output), (Input::File(from), Output::File(to)) if from == to) {
+            bail!("the results would overwrite the requests; choose another --output");
+        }
+        let Some(dialect) = args.server.provider.dialect() else {
+            bail!("provider {} answers no requests; choose openai, gemini or anthropic", ProviderArg::Local.name());
+        };
+        // Before anything is read or made: a key that is missing is missed at once.
+        args.server.key(dialect)?;
+        let mut limits = args.limits;
+        limits.global_concurrency = args.max_in_flight.unwrap_or(limits.global_concurrency);
+        let quotas = limits.quotas(limits.rpd.map(|_| state_folder(&output)).transpose()?);
+        let earlier = match (args.fresh, args.retry_failed) {
+            (true, _) => Earlier::Discard,
+            (_, true) => Earlier::RetryFailed,
+            _ => Earlier::Keep,
+        };
+        let bad_lines = if args.skip_bad_lines { BadLines::Skip } else { BadLines::Stop };
+        let batch =
+            Batch::new(input, output.clone()).earlier(earlier).bad_lines(bad_lines).model(args.server.model.clone());
+        Ok(Config {
+            batch,
+            gate: quotas.gate()?,
+            server: args.server,
+            output,
+            mode: args.progress.mode(),
+            json: args.json,
+        })
+    }
+}
+
+/// Where the day's count is kept: beside the results.
+fn state_folder(output: &Output) -> anyhow::Result<PathBuf> {
+    let folder = match output {
+        Output::File(path) => path.parent().unwrap_or(Path::new("")).join(".tidegate"),
+        Output::Stdout => PathBuf::from(".tidegate"),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    Ok(folder.join("quota.db"))
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    let config = Config::try_from(args)?;
+    let (output, mode, json) = (config.output.clone(), config.mode, config.json);
+    let began = Instant::now();
+    let summary = tidegate_loop::run(send(config)).map_err(|error| anyhow!("{error}"))??;
+    conclude(&summary, &output, mode, json, began.elapsed())
+}
+
+async fn send(config: Config) -> anyhow::Result<Summary> {
+    let Config { batch, gate, server, mode, .. } = config;
+    let caller = server.caller(&gate)?;
+    let progress = Rc::new(Cell::new(Progress::default()));
+    let ticker = (mode != Mode::None).then(|| spawn(tick(mode, progress.clone(), gate)));
+    let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop())));
+    let outcome = batch
+        .run(&caller, move |event, now| {
+            progress.set(*now);
+            tell(mode, event, now);
+        })
+        .await;
+    for task in signals.iter().chain(&ticker) {
+        task.cancel();
+    }
+    Ok(outcome?)
+}
+
+/// First in order, then at once.
+async fn heed(kind: SignalKind, stop: Stop) {
+    let Ok(mut signals) = signal(kind) else { return };
+    signals.recv().await;
+    eprintln!("tidegate: waiting for the answers that are on their way; once more to drop them");
+    stop.stop();
+    signals.recv().await;
+    std::process::exit(130);
+}
+
+fn tell(mode: Mode, event: &Event, progress: &Progress) {
+    match (mode, event) {
+        (Mode::Json, Event::Answered { id, usage }) => {
+            eprintln!("{}", json!({"event": "answered", "id": id, "usage": usage}))
+        }
+        (Mode::Json, Event::Failed { id, error }) => {
+            eprintln!("{}", json!({"event": "failed", "id": id, "code": error.code(), "message": error.to_string()}));
+        }
+        (Mode::Json, Event::Skipped(bad)) => {
+            eprintln!("{}", json!({"event": "skipped", "line": bad.line, "reason": bad.reason}));
+        }
+        (Mode::Plain, Event::Failed { id, error }) if progress.failed <= FAILURES_PRINTED => eprintln!("{id}: {error}"),
+        (Mode::Plain, Event::Skipped(bad)) if progress.skipped <= FAILURES_PRINTED => eprintln!("{bad}; passed over"),
+        _ => {}
+    }
+}
+
+async fn tick(mode: Mode, progress: Rc<Cell<Progress>>, gate: Gate) {
+    let began = Instant::now();
+    loop {
+        sleep(LINE_EVERY).await;
+        let (now, stats) = (progress.get(), gate.stats());
+        let done = now.answered + now.failed;
+        let a_minute = done as f64 * 60.0 / began.elapsed().as_secs_f64();
+        if mode == Mode::Json {
+            let line = json!({
+                "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
+                "already": now.already, "in_flight": stats.current, "waiting_for": stats.blocked_by,
+            });
+            eprintln!("{line}");
+            continue;
+        }
+        let mut line = match now.total {
+            Some(total) => format!("{} of {total}", done + now.already),
+            None => format!("{}", done + now.already),
+        };
+        line.push_str(&format!(" requests, {a_minute:.0} a minute, {} under way", stats.current));
+        if now.failed > 0 {
+            line.push_str(&format!(", {} failed", now.failed));
+        }
+        let left = now.total.map(|total| total.saturating_sub(done + now.already)).filter(|_| done > 0);
+        if let Some(left) = left {
+            let seconds = left as f64 * began.elapsed().as_secs_f64() / done as f64;
+            line.push_str(&format!(", {} left", super::plan::for_people(Duration::from_secs_f64(seconds))));
+        }
+        if let Some(limit) = stats.blocked_by {
+            line.push_str(&format!("; waiting for {limit}"));
+        }
+        eprintln!("{line}");
+    }
+}
+
+fn conclude(summary: &Summary, output: &Output, mode: Mode, json: bool, took: Duration) -> anyhow::Result<Done> {
+    let Summary { answered, failed, already, already_failed, skipped, usage, ended_early, .. } = summary;
+    let ended = ended_early.as_ref().map(|ended| match ended {
+        EndedEarly::Stopped => "stopped".to_owned(),
+        EndedEarly::Shut(reason) => reason.clone(),
+        EndedEarly::BadLine(bad) => format!("{bad}; pass over such lines with --skip-bad-lines"),
+        other => format!("{other:?}"),
+    });
+    let said = if json {
+        let summary = json!({
+            "answered": answered, "failed": failed, "already": already, "already_failed": already_failed,
+            "skipped": skipped, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+            "ended_early": ended, "output": output.to_string(), "took_s": took.as_secs_f64(),
+        });
+        format!("{summary}\n")
+    } else if mode != Mode::None {
+        let mut said = format!("{answered} answered, {failed} failed");
+        for (count, what) in [(*already, "had results already"), (*skipped, "lines passed over")] {
+            if count > 0 {
+                said.push_str(&format!(", {count} {what}"));
+            }
+        }
+        said.push_str(&format!(
+            " in {}; {} tokens in, {} out; results in {output}\n",
+            super::plan::for_people(took),
+            usage.input_tokens,
+            usage.output_tokens
+        ));
+        if *failed + *already_failed > 0 && matches!(output, Output::File(_)) {
+            said.push_str("--retry-failed asks again for what failed\n");
+        }
+        said
+    } else {
+        String::new()
+    };
+    match output {
+        Output::File(_) => crate::output::Output::Terminal.write(said.as_bytes())?,
+        _ => eprint!("{said}"),
+    }
+    if let Some(reason) = &ended {
+        if *answered + *already == 0 && !matches!(ended_early, Some(EndedEarly::Stopped)) {
+            bail!("{reason}");
+        }
+        eprintln!(
+            "tidegate: ended early: {reason}\nwhat was answered is kept; run the same command again for the rest"
+        );
+    }
+    let complete = ended.is_none() && *failed + *already_failed + *skipped == 0;
+    Ok(if complete { Done::All } else { Done::SomeFailed })
+}

@@ -1,0 +1,289 @@
+//! `tidegate plan`: how long a job would take and what it would cost, without asking anybody.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use tidegate_batch::plan::{Job, Part, Plan, Prices, Requests, Tokens};
+use tidegate_batch::{Dialect, Size, find_pdfs, jsonl, tokens_of_text};
+use tidegate_pdf::{Reader, Want};
+use tidegate_rehearsal::Latency;
+
+use super::limits::LimitArgs;
+use super::plan_chart;
+use crate::output::Output;
+
+/// What a prompt and its framing cost beside the page.
+const PROMPT_TOKENS: u64 = 120;
+
+/// What a page costs that goes as a picture.
+const PICTURE_TOKENS: u64 = 1_600;
+
+/// Plan a job: how long, how many tokens, at what price, and which limit it waits for
+///
+/// The job runs in virtual time at the same gate as the real one would; nothing is sent. PDFs are read for the length of
+/// their pages, JSONL files for their requests; or say how many requests there are.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  tidegate plan book.pdf --rpm 500 --tpm 200000 --price-in 0.15 --price-out 0.60\n  \
+                  tidegate plan requests.jsonl --rpm 60 --rpd 1000 --latency lognormal:2s,0.5\n  \
+                  tidegate plan --requests 1000000 --tokens-per-request 800 --rpm 10000 --tpm 2000000\n\n\
+                  Exit codes: 0 planned, 1 some requests can never be sent, 2 could not run."
+)]
+pub(crate) struct Args {
+    /// PDFs, folders with PDFs, or JSONL files with requests
+    #[arg(value_name = "PDF|DIR|JSONL", required_unless_present = "requests")]
+    paths: Vec<PathBuf>,
+
+    /// So many requests, all alike
+    #[arg(long, value_name = "N", conflicts_with = "paths", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// What a request costs beside its answer, in tokens; for PDFs, instead of reading the pages
+    #[arg(long, value_name = "N")]
+    tokens_per_request: Option<u32>,
+
+    /// What an answer costs, in tokens; in JSONL files, what they say unless given
+    #[arg(long, value_name = "N")]
+    answer_tokens: Option<u32>,
+
+    /// How long an answer takes: 2s, 1s..4s, lognormal:2s,0.5
+    #[arg(long, value_name = "TIME", default_value = "lognormal:2s,0.5")]
+    latency: Latency,
+
+    /// What a million tokens of requests cost
+    #[arg(long, value_name = "PRICE", requires = "price_out", value_parser = price)]
+    price_in: Option<f64>,
+
+    /// What a million tokens of answers cost
+    #[arg(long, value_name = "PRICE", requires = "price_in", value_parser = price)]
+    price_out: Option<f64>,
+
+    /// How many pages before and after are sent along as context
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    context_pages: u32,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    /// Pages of one file under way at once; auto: by the file's size, as explain does
+    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
+    page_concurrency: Count,
+
+    /// Files under way at once; auto: by the files' size, as explain does
+    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
+    file_concurrency: Count,
+
+    /// Draw latencies from this number: the same number, the same plan
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Print the plan as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An answer of this many tokens is taken for granted where nothing says otherwise.
+const ANSWER_TOKENS: u32 = 300;
+
+/// A number, or `auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Count(Option<u32>);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Count, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Count(None)),
+            (_, Ok(number)) if number > 0 => Ok(Count(Some(number))),
+            _ => Err("a number above zero, or auto".into()),
+        }
+    }
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
+    price.ok_or_else(|| "a price from 0 up, such as 0.15".into())
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
+    let (parts, files_at_once) = match args.requests {
+        Some(count) => {
+            let tokens = Tokens {
+                input: args.tokens_per_request.unwrap_or(1_000),
+                output: args.answer_tokens.unwrap_or(ANSWER_TOKENS),
+            };
+            (vec![whole("requests", Requests::Alike { count, tokens }, args.limits.global_concurrency)], 1)
+        }
+        None => files(&args)?,
+    };
+    let mut job = Job::new(args.limits.quotas(None).limits()).parts(parts).parts_at_once(files_at_once);
+    let mut latencies = args.latency.seeded(args.seed);
+    job = job.latency(move |_| latencies.next().unwrap_or_default());
+    if let (Some(input), Some(output)) = (args.price_in, args.price_out) {
+        job = job.prices(Prices { input, output });
+    }
+    let plan = job.run()?;
+    let shown = match args.json {
+        true => serde_json::to_string_pretty(&plan)? + "\n",
+        false => describe(&plan),
+    };
+    Output::Terminal.write(shown.as_bytes())?;
+    Ok(if plan.too_large > 0 { super::Done::SomeFailed } else { super::Done::All })
+}
+
+/// Requests that belong to no file have no cap but the one for all.
+fn whole(name: &str, requests: Requests, cap: u64) -> Part {
+    Part { name: name.to_owned(), requests, cap }
+}
+
+/// What is to be asked, file by file, and how many files at once.
+fn files(args: &Args) -> anyhow::Result<(Vec<Part>, usize)> {
+    let is_jsonl = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
+    let (lists, documents): (Vec<&PathBuf>, Vec<&PathBuf>) = args.paths.iter().partition(is_jsonl);
+    let mut parts = Vec::new();
+    for path in &lists {
+        let mut costs = jsonl::costs(&jsonl::Input::File(path.to_path_buf()), Dialect::OpenAi)?;
+        for tokens in &mut costs {
+            tokens.input = args.tokens_per_request.unwrap_or(tokens.input);
+            tokens.output = args.answer_tokens.unwrap_or(tokens.output);
+        }
+        parts.push(whole(&path.display().to_string(), Requests::Each(costs), args.limits.global_concurrency));
+    }
+    if documents.is_empty() {
+        return Ok((parts, lists.len()));
+    }
+    let found = find_pdfs(&documents.into_iter().cloned().collect::<Vec<_>>())?;
+    let (context, alike, answer) =
+        (args.context_pages, args.tokens_per_request, args.answer_tokens.unwrap_or(ANSWER_TOKENS));
+    let paths: Vec<PathBuf> = found.iter().map(|input| input.path.clone()).collect();
+    let read = tidegate_loop::run(async move {
+        let mut read = Vec::new();
+        for path in paths {
+            let costs = pages(&path, context, alike, answer).await;
+            read.push((path, costs));
+        }
+        read
+    });
+    let (mut broken, mut largest) = (Vec::new(), Size::Small);
+    for (path, costs) in read.map_err(|error| anyhow!("{error}"))? {
+        match costs {
+            Ok(costs) => {
+                let size = Size::of(u32::try_from(costs.len()).unwrap_or(u32::MAX));
+                if size.file_concurrency() < largest.file_concurrency() {
+                    largest = size;
+                }
+                let cap = args.page_concurrency.0.unwrap_or(size.page_concurrency());
+                parts.push(whole(&path.display().to_string(), Requests::Each(costs), u64::from(cap)));
+            }
+            Err(error) => broken.push(error),
+        }
+    }
+    for error in &broken {
+        eprintln!("tidegate: {error:#}; left out");
+    }
+    if parts.is_empty() {
+        bail!("none of the files can be read");
+    }
+    let at_once = args.file_concurrency.0.unwrap_or(largest.file_concurrency());
+    Ok((parts, at_once as usize + lists.len()))
+}
+
+/// What each page of a PDF costs, its neighbours included.
+async fn pages(path: &Path, context: u32, alike: Option<u32>, answer: u32) -> anyhow::Result<Vec<Tokens>> {
+    let document = Reader::new().open(path).await?;
+    let count = document.page_count();
+    if let Some(input) = alike {
+        return Ok(vec![Tokens { input, output: answer }; count as usize]);
+    }
+    let mut own = Vec::with_capacity(count as usize);
+    for number in 1..=count {
+        let page = document.page(number, Want::text()).await;
+        let text = page.ok().and_then(|page| page.text).filter(|text| text.quality().is_good());
+        own.push(text.map_or(PICTURE_TOKENS, |text| tokens_of_text(&text.text)));
+    }
+    let around = context as usize;
+    let costs = (0..own.len()).map(|at| {
+        let neighbours = &own[at.saturating_sub(around)..own.len().min(at + around + 1)];
+        let input = PROMPT_TOKENS + neighbours.iter().sum::<u64>();
+        Tokens { input: u32::try_from(input).unwrap_or(u32::MAX), output: answer }
+    });
+    Ok(costs.collect())
+}
+
+fn describe(plan: &Plan) -> String {
+    let mut rows = vec![
+        ("duration", for_people(plan.duration)),
+        ("requests", thousands(plan.answered)),
+        ("tokens in", thousands(plan.tokens_in)),
+        ("tokens out", thousands(plan.tokens_out)),
+        ("at once, at most", thousands(plan.in_flight_peak)),
+    ];
+    if let Some(cost) = plan.cost {
+        rows.push(("cost", format!("{cost:.2}")));
+    }
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text: String = rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
+    text.push_str("\nwaits for\n");
+    for bound in &plan.bound {
+        text.push_str(&format!(
+            "  {:width$}  {:.0} % of the time\n",
+            bound.limit,
+            bound.share * 100.0,
+            width = width - 2
+        ));
+    }
+    if plan.bound.is_empty() {
+        text.push_str("  nothing but the answers\n");
+    }
+    if let Some((limit, fits)) = &plan.too_large_for {
+        text.push_str(&format!(
+            "\n{} requests can never be sent: {limit} lets {} through at most; split them, or raise the limit\n",
+            thousands(plan.too_large),
+            thousands(*fits)
+        ));
+    }
+    text.push_str(&plan_chart::draw(plan));
+    text
+}
+
+/// `1,234,567`
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let lead = digits.len() % 3;
+    let mut text = digits[..lead].to_owned();
+    for group in digits.as_bytes()[lead..].chunks(3) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.extend(group.iter().map(|digit| char::from(*digit)));
+    }
+    text
+}
+
+/// `2 d 3 h`, `5 min 2 s`, `1.5 s`: the two largest units.
+pub(super) fn for_people(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) if seconds < 10 => format!("{:.1} s", duration.as_secs_f64()),
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_numbers_are_written_for_people() {
+        let written = [500, 59_000, 62_000, 3_720_000, 90_000_000].map(|ms| for_people(Duration::from_millis(ms)));
+        assert_eq!(written, ["0.5 s", "59 s", "1 min 2 s", "1 h 2 min", "1 d 1 h"]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,152 @@
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_rehearsal::{Handle, Latency, Server};
+
+use crate::support::{Place, questions, text, tidegate};
+
+fn batch(server: &Handle, args: &[&str]) -> Output {
+    let base = format!("{}/v1", server.base_url());
+    tidegate(&["batch", "--base-url", &base, "--progress", "none"]).args(args).output().unwrap()
+}
+
+/// The ids that have a success; no id twice, no line that is none.
+fn succeeded(results: &str) -> BTreeSet<String> {
+    let mut ids = BTreeSet::new();
+    for line in results.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["error"].is_null(), "{line}");
+        assert!(ids.insert(line["custom_id"].as_str().unwrap().to_owned()), "twice: {line}");
+    }
+    ids
+}
+
+#[test]
+fn results_go_to_the_file_and_the_summary_to_the_terminal() {
+    let place = Place::new("straight");
+    let requests = place.write("requests.jsonl", &questions(40));
+    let server = Server::builder().start_in_thread().unwrap();
+    let done = batch(&server, &[&requests, "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&summary["answered"], &summary["failed"]), (&40.into(), &0.into()));
+    assert_eq!(succeeded(&place.read("requests.results.jsonl")).len(), 40);
+
+    let again = batch(&server, &[&requests, "--json"]);
+    let summary: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((&summary["answered"], &summary["already"]), (&0.into(), &40.into()));
+    assert_eq!(server.stats().accepted, 40);
+}
+
+#[test]
+fn standard_input_and_output_make_a_filter() {
+    let server = Server::builder().start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let mut command = tidegate(&["batch", "-", "--base-url", &base, "--max-in-flight", "3"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(questions(25).as_bytes()).unwrap();
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(succeeded(&text(&done.stdout)).len(), 25);
+    assert!(text(&done.stderr).contains("25 answered, 0 failed"), "{}", text(&done.stderr));
+    assert!(server.stats().in_flight_peak <= 3);
+}
+
+#[test]
+fn what_cannot_run_says_why_and_what_to_do() {
+    let place = Place::new("refused");
+    let server = Server::builder().api_key("right").start_in_thread().unwrap();
+    let good = place.write("good.jsonl", &questions(2));
+    let bad = place.write("bad.jsonl", "{\"custom_id\":\"a\"}\n{}\n");
+    let missing = place.path("missing.jsonl");
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&[&missing], 2, "missing.jsonl"),
+        (&[&bad], 2, "line 1: it has no \"url\""),
+        (&[&good, "-o", &good], 2, "would overwrite the requests"),
+        (&[&good, "--provider", "local"], 2, "answers no requests"),
+        (&[&good], 2, "wants a key (401)"),
+    ];
+    for (args, code, expected) in cases {
+        let done = batch(&server, args);
+        assert_eq!(done.status.code(), Some(code), "{args:?}: {}", text(&done.stderr));
+        assert!(text(&done.stderr).contains(expected), "{args:?}: {}", text(&done.stderr));
+    }
+    assert_eq!(server.stats().accepted, 0);
+}
+
+#[test]
+fn failures_end_with_1_and_are_asked_again_when_told_to() {
+    let place = Place::new("failures");
+    let requests = place.write("requests.jsonl", &questions(10));
+    let results = place.path("out.jsonl");
+    let strange = Server::builder().models(["other"]).start_in_thread().unwrap();
+    let done = batch(&strange, &[&requests, "-o", &results]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(place.read("out.jsonl").matches("\"code\":\"refused\"").count(), 10);
+    let right = Server::builder().start_in_thread().unwrap();
+    assert_eq!(batch(&right, &[&requests, "-o", &results]).status.code(), Some(1), "failures are results");
+    assert_eq!(right.stats().arrived, 0);
+    assert_eq!(batch(&right, &[&requests, "-o", &results, "--retry-failed"]).status.code(), Some(0));
+    assert_eq!(succeeded(&place.read("out.jsonl")).len(), 10);
+}
+
+/// Killed again and again, at whatever moment it happens to be in: in the end everything has its result, and nothing was
+/// asked twice but what was on its way.
+#[test]
+fn killed_at_any_moment_nothing_is_lost_and_only_what_was_in_flight_is_asked_again() {
+    const IN_FLIGHT: u64 = 8;
+    let rounds: u64 = if std::env::var_os("TIDEGATE_SOAK").is_some() { 100 } else { 12 };
+    let place = Place::new("killed");
+    let count = 60 * usize::try_from(rounds).unwrap();
+    let requests = place.write("requests.jsonl", &questions(count));
+    let results = place.path("out.jsonl");
+    let latency = Latency::Uniform(Duration::ZERO, Duration::from_millis(4));
+    let server = Server::builder().latency(latency).seed(3).start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let in_flight = IN_FLIGHT.to_string();
+    for round in 0..rounds {
+        let mut command =
+            tidegate(&["batch", &requests, "-o", &results, "--base-url", &base, "--max-in-flight", &in_flight]);
+        let mut child = command.args(["--progress", "none"]).stdout(Stdio::null()).spawn().unwrap();
+        // The server's count is the clock: wherever the client is when so many have come.
+        let enough = server.stats().accepted + 20 + round % 7;
+        while server.stats().accepted < enough && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let done = batch(&server, &[&requests, "-o", &results, "--max-in-flight", &in_flight]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(succeeded(&place.read("out.jsonl")).len(), count);
+    let repeated = server.stats().repeated;
+    // Answers wait for the disk in groups; what a group holds can be as much as was on its way meanwhile.
+    assert!(repeated <= rounds * IN_FLIGHT * 4, "{repeated} asked again in {rounds} rounds");
+}
+
+#[test]
+fn interrupted_it_waits_for_what_is_on_its_way_and_says_how_to_go_on() {
+    let place = Place::new("interrupted");
+    let requests = place.write("requests.jsonl", &questions(500));
+    let results = place.path("out.jsonl");
+    let latency = Latency::Fixed(Duration::from_millis(100));
+    let server = Server::builder().latency(latency).start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let mut command = tidegate(&["batch", &requests, "-o", &results, "--base-url", &base, "--max-in-flight", "10"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while server.stats().answered < 20 {
+        std::thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("run the same command again for the rest"), "{said}");
+    let stats = server.stats();
+    assert_eq!((stats.abandoned, stats.in_flight), (0, 0));
+    assert_eq!(succeeded(&place.read("out.jsonl")).len() as u64, stats.answered, "what was answered was kept");
+}

@@ -1,0 +1,61 @@
+use serde_json::Value;
+
+use crate::support::{Place, questions, text, tidegate};
+
+fn plan(args: &[&str]) -> (i32, String, String) {
+    let done = tidegate(&["plan"]).args(args).output().unwrap();
+    (done.status.code().unwrap(), text(&done.stdout), text(&done.stderr))
+}
+
+#[test]
+fn a_number_of_requests_is_planned_and_drawn() {
+    let args = ["--requests", "600", "--tokens-per-request", "900", "--answer-tokens", "100", "--latency", "1s"];
+    let limits = ["--rpm", "60", "--price-in", "2", "--price-out", "8"];
+    let (code, shown, _) = plan(&[&args[..], &limits].concat());
+    assert_eq!(code, 0);
+    for part in [
+        "duration          9 min 1 s",
+        "tokens in         540,000",
+        "cost              1.56",
+        "rpm",
+        "requests a minute",
+    ] {
+        assert!(shown.contains(part), "{part}\n{shown}");
+    }
+    let (_, json, _) = plan(&[&args[..], &limits, &["--json"]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["duration_s"], &json["answered"]), (&541.0.into(), &600.into()));
+    assert_eq!(json["bound"][0]["limit"], "rpm");
+}
+
+#[test]
+fn a_request_file_is_planned_by_what_it_says() {
+    let place = Place::new("plan");
+    let requests = place.write("requests.jsonl", &questions(30));
+    let (code, json, said) = plan(&[&requests, "--rpm", "10", "--latency", "1s", "--json"]);
+    assert_eq!(code, 0, "{said}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["duration_s"], &json["answered"]), (&121.0.into(), &30.into()));
+    assert_eq!(json["tokens_out"], 30 * 1_024);
+}
+
+#[test]
+fn requests_that_can_never_be_sent_are_told() {
+    let (code, shown, _) = plan(&["--requests", "3", "--tokens-per-request", "5000", "--tpm", "1000"]);
+    assert_eq!(code, 1);
+    assert!(shown.contains("3 requests can never be sent: tpm lets 1,000 through at most"), "{shown}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (args, expected) in [
+        (&["--requests", "0"][..], "0 is not in"),
+        (&["--requests", "5", "--price-in", "1"], "--price-out"),
+        (&["missing.pdf"], "missing.pdf"),
+        (&[], "<PDF|DIR|JSONL>"),
+    ] {
+        let (code, _, said) = plan(args);
+        assert_eq!(code, 2, "{args:?}");
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+}
