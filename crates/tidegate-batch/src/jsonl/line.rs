@@ -184,7 +184,8 @@ pub(super) fn result_line(format: Format, id: &str, outcome: &Result<Answered, C
             line.extend_from_slice(b"},\"error\":null}\n");
         }
         (Format::OpenAi, Err(why)) => {
-            line.extend_from_slice(format!("\"response\":null,\"error\":{}}}\n", error(why)).as_bytes())
+            let rest = format!("\"response\":null,\"error\":{}}}\n", error(why));
+            line.extend_from_slice(rest.as_bytes());
         }
         (Format::Gemini, Ok(answered)) => {
             line.extend_from_slice(b"\"response\":");

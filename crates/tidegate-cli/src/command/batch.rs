@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::json;
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
+use tidegate_http::Client;
 use tidegate_limit::Gate;
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{sleep, spawn};
@@ -19,6 +20,9 @@ use super::server::{ProviderArg, ServerArgs};
 
 /// How often a line about the progress is written.
 const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// A server closes connections by itself before that.
+const KEPT_IDLE: Duration = Duration::from_secs(60);
 
 /// Failures that are printed as they happen; the rest is in the results.
 const FAILURES_PRINTED: u64 = 10;
@@ -87,6 +91,7 @@ struct Config {
     batch: Batch,
     gate: Gate,
     server: ServerArgs,
+    connections: usize,
     output: Output,
     mode: Mode,
     json: bool,
@@ -127,6 +132,7 @@ impl TryFrom<Args> for Config {
             batch,
             gate: quotas.gate()?,
             server: args.server,
+            connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
             output,
             mode: args.progress.mode(),
             json: args.json,
@@ -153,8 +159,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn send(config: Config) -> anyhow::Result<Summary> {
-    let Config { batch, gate, server, mode, .. } = config;
-    let caller = server.caller(&gate)?;
+    let Config { batch, gate, server, connections, mode, .. } = config;
+    // As many connections as requests under way, and none of them closed between two.
+    let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
+    let caller = server.caller(&gate)?.with_client(client);
     let progress = Rc::new(Cell::new(Progress::default()));
     let ticker = (mode != Mode::None).then(|| spawn(tick(mode, progress.clone(), gate)));
     let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop())));
