@@ -97,3 +97,44 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.push(suffix);
     name.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn rings(bell: &Bell, seconds: i64) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap() > 0
+    }
+
+    #[test]
+    fn a_ring_is_heard_and_drained() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("queue.db");
+        let (mut listener, ringer) = (Bell::open(&path).unwrap(), Bell::open(&path).unwrap());
+        listener.watch().unwrap();
+        assert!(!rings(&listener, 0));
+        ringer.ring();
+        assert!(rings(&listener, 10));
+        listener.drain();
+        assert!(!rings(&listener, 0));
+    }
+
+    #[test]
+    fn a_bell_that_was_deleted_is_heard_again_once_mended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("queue.db");
+        let mut listener = Bell::open(&path).unwrap();
+        listener.watch().unwrap();
+        std::fs::remove_file(beside(&path, "-bell")).unwrap();
+        let ringer = Bell::open(&path).unwrap();
+        listener.drain();
+        ringer.ring();
+        assert!(!rings(&listener, 0), "another file");
+        listener.mend();
+        ringer.ring();
+        assert!(rings(&listener, 10));
+    }
+}

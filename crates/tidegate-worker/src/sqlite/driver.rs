@@ -1,7 +1,7 @@
 //! Who lets the engine take its turns: a thread of its own, or, where time is virtual, a task on the loop. The file blocks, so
 //! in real time it must not be on the loop; in virtual time nothing else may decide the order of events.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,15 +11,12 @@ use tidegate_loop::timeout;
 use crate::broker::BrokerError;
 use crate::clock::{self, LoopClock};
 
-use super::engine::{Engine, Next, Now};
+use super::engine::{Engine, Failure, Next, Now};
 use super::inbox::Inbox;
 use super::oneshot::{Answer, oneshot};
 
 /// Given to others between two transactions while they write too: without it whoever has the lock tends to keep it.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(150);
-
-/// Why the owner gave up, for those who find the line closed.
-pub(super) type Failure = Arc<Mutex<Option<BrokerError>>>;
 
 /// Starts the thread; comes back when the file is open, or is known not to open.
 pub(super) async fn start_thread(
@@ -30,13 +27,13 @@ pub(super) async fn start_thread(
     let (answer, opened) = oneshot();
     let place = super::error::Place::of(&options.path);
     let builder = thread::Builder::new().name("tidegate-sqlite".into());
-    let owner = move || run(options, &inbox, &failure, answer);
+    let owner = move || run(options, &inbox, failure, answer);
     builder.spawn(owner).map_err(|error| place.retry(format!("could not get a thread: {error}")))?;
     opened.await
 }
 
-fn run(options: super::Options, inbox: &Inbox, failure: &Failure, opened: Answer<()>) {
-    let mut engine = match Engine::open(options) {
+fn run(options: super::Options, inbox: &Inbox, failure: Failure, opened: Answer<()>) {
+    let mut engine = match Engine::open(options, failure) {
         Ok(engine) => engine,
         Err(error) => return opened.send(Err(error)),
     };
@@ -47,7 +44,6 @@ fn run(options: super::Options, inbox: &Inbox, failure: &Failure, opened: Answer
     loop {
         let (wall, mono) = clock::machine();
         let next = engine.turn(inbox.take(), Now { wall, mono });
-        note_failure(&engine, failure);
         if next.closed || (inbox.is_closed() && inbox.is_empty()) {
             break;
         }
@@ -79,18 +75,11 @@ fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
     inbox.awake();
 }
 
-fn note_failure(engine: &Engine, failure: &Failure) {
-    if let Some(error) = engine.failure() {
-        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-}
-
 /// The same as a task of the running loop.
-pub(super) async fn run_on_loop(mut engine: Engine, inbox: Arc<Inbox>, failure: Failure, clock: LoopClock) {
+pub(super) async fn run_on_loop(mut engine: Engine, inbox: Arc<Inbox>, clock: LoopClock) {
     loop {
         inbox.rung.clear();
         let next = engine.turn(inbox.take(), Now { wall: clock.now(), mono: clock.instant() });
-        note_failure(&engine, &failure);
         if next.closed || (inbox.is_closed() && inbox.is_empty()) {
             break;
         }

@@ -3,6 +3,7 @@
 //! driver's business.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -29,7 +30,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const IDLE_BEFORE_TRUNCATE: Duration = Duration::from_secs(5);
 
 /// After a transaction that failed for nobody's fault the next one waits this long.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// Why the owner of a file gave up, for those who find it gone.
+pub(super) type Failure = Arc<Mutex<Option<BrokerError>>>;
 
 /// Both clocks at one instant.
 #[derive(Debug, Clone, Copy)]
@@ -69,10 +73,12 @@ pub(super) struct Engine {
     revoked_seen: i64,
     /// Something makes it impossible to go on.
     failed: Option<BrokerError>,
+    /// The same, for the handles.
+    failure: Failure,
 }
 
 impl Engine {
-    pub(super) fn open(options: Options) -> Result<Engine, BrokerError> {
+    pub(super) fn open(options: Options, failure: Failure) -> Result<Engine, BrokerError> {
         let file = QueueFile::open(&options)?;
         Ok(Engine {
             options,
@@ -86,6 +92,7 @@ impl Engine {
             truncate_at: None,
             revoked_seen: 0,
             failed: None,
+            failure,
         })
     }
 
@@ -215,6 +222,7 @@ impl Engine {
     /// One transaction for everything. When the disk is full what adds to it is refused, and the rest tried again: settling
     /// makes room.
     fn transact(&mut self, mut writes: Vec<Write>, now: Now, sweep: Option<bool>) -> Result<Outcome, BrokerError> {
+        let mut made_room = false;
         loop {
             let error = match transaction::run(self, &writes, now, sweep) {
                 Ok((outcome, answers)) => {
@@ -229,10 +237,11 @@ impl Engine {
             let error = self.file.place.sqlite(&error);
             if is_full {
                 let (adding, rest): (Vec<Write>, Vec<Write>) = writes.into_iter().partition(Write::adds);
-                let tried_all = !adding.is_empty();
                 adding.into_iter().for_each(|write| write.refuse(error.clone()));
                 writes = rest;
-                if (tried_all && !writes.is_empty()) || self.file.drop_ballast() {
+                if !made_room {
+                    made_room = true;
+                    self.file.make_room();
                     continue;
                 }
             }
@@ -272,6 +281,8 @@ impl Engine {
             tracing::warn!(%error, "the queue could not be worked on; trying again");
         } else {
             tracing::error!(%error, "the queue cannot be used any longer");
+            // Said before the feeds are closed: whoever finds one closed asks why.
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
             self.readers.values().for_each(|reader| reader.feed.close());
             self.readers.clear();
             self.waiting.fail(&error);
@@ -279,10 +290,6 @@ impl Engine {
         }
         let depends = !self.readers.is_empty() || !self.waiting.is_empty();
         Next { within: depends.then_some(PAUSE_AFTER_FAILURE), yield_to_others: false, closed: false }
-    }
-
-    pub(super) fn failure(&self) -> Option<BrokerError> {
-        self.failed.clone()
     }
 
     /// Every consumer's deliveries return.

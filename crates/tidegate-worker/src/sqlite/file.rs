@@ -4,23 +4,29 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
+use rustix::fs::statvfs;
 
 use crate::broker::BrokerError;
 
 use super::Options;
 use super::bell::{Bell, beside};
-use super::error::Place;
+use super::error::{Place, directory};
 use super::schema;
 
 /// At this many frames the write-ahead log is begun anew; below, the restart would cost more than it saves.
 const FRAMES_BEFORE_RESTART: i32 = 2_000;
+
+/// What a log that is about to be begun anew may need in the database, and some more.
+pub(super) const BALLAST_BYTES: u64 = 12 << 20;
+
+const _: () = assert!(BALLAST_BYTES > FRAMES_BEFORE_RESTART as u64 * 4_096);
 
 /// Longer than most transactions of others, short enough to be fair: the one who waits longest asks as often as the others.
 const BUSY_SLEEP_US_MIN: u64 = 100;
@@ -183,19 +189,22 @@ impl QueueFile {
         beside(self.place.path(), "-ballast")
     }
 
-    /// Gives the ballast up; whether there was any.
-    pub(super) fn drop_ballast(&self) -> bool {
-        let dropped = std::fs::remove_file(self.ballast()).is_ok();
-        if dropped {
-            tracing::warn!(queue = %self.place.path().display(), "the disk is full: gave up the ballast so that work can be settled");
+    /// The disk is full: gives the ballast up, and with its room moves what is in the log to where it belongs, so that the
+    /// log begins anew and needs no more.
+    pub(super) fn make_room(&mut self) {
+        if std::fs::remove_file(self.ballast()).is_ok() {
+            tracing::warn!(
+                queue = %self.place.path().display(),
+                "the disk is full: gave up the ballast so that work can be settled"
+            );
         }
-        dropped
+        self.checkpoint("RESTART");
     }
 
     /// Makes it again, if there is room. A queue without ballast works until the disk is full.
     pub(super) fn mend_ballast(&self) {
         let path = self.ballast();
-        if self.ballast_bytes == 0 || path.exists() {
+        if self.ballast_bytes == 0 || path.exists() || !has_room(&path, 2 * self.ballast_bytes) {
             return;
         }
         if let Err(error) = fill(&path, self.ballast_bytes) {
@@ -203,6 +212,11 @@ impl QueueFile {
             let _ = std::fs::remove_file(&path);
         }
     }
+}
+
+/// Whether the disk has this much left.
+fn has_room(path: &Path, bytes: u64) -> bool {
+    statvfs(directory(path)).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes)
 }
 
 fn fill(path: &PathBuf, bytes: u64) -> io::Result<()> {
@@ -230,7 +244,7 @@ fn be_patient(count: i32, since: &mut Instant, patience_ms: &AtomicI32) -> bool 
     true
 }
 
-fn identity(path: &std::path::Path) -> io::Result<(u64, u64)> {
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = std::fs::metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }

@@ -45,7 +45,7 @@ use crate::envelope_check;
 use crate::task::{Envelope, TaskId};
 
 use consumer::SqliteConsumer;
-use driver::Failure;
+use engine::Failure;
 use error::Place;
 use inbox::Inbox;
 use oneshot::{Answer, oneshot};
@@ -85,7 +85,7 @@ impl Options {
             result_ttl: Duration::from_secs(3_600),
             revoke_memory: Duration::from_secs(86_400),
             body_bytes_max: envelope_check::BODY_BYTES_MAX,
-            ballast_bytes: 4 << 20,
+            ballast_bytes: file::BALLAST_BYTES,
         }
     }
 }
@@ -182,8 +182,8 @@ impl SqliteBroker {
         let handle = Rc::new(Handle { inbox: Arc::clone(&inbox), failure: Arc::clone(&failure), options });
         let mut owner = None;
         if clock.is_virtual() {
-            let engine = engine::Engine::open(handle.options.clone())?;
-            owner = Some(tidegate_loop::spawn(driver::run_on_loop(engine, inbox, failure, clock.clone())));
+            let engine = engine::Engine::open(handle.options.clone(), failure)?;
+            owner = Some(tidegate_loop::spawn(driver::run_on_loop(engine, inbox, clock.clone())));
         } else {
             driver::start_thread(handle.options.clone(), inbox, failure).await?;
         }
