@@ -104,8 +104,11 @@ impl Mode for Coroutines {
                 Ok(call) => Call(Some(call)),
                 Err(panic) => return panicked(&*panic),
             };
-            // Most handlers that don't wait at all need neither timers nor a place in line for the stop.
-            if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await {
+            // Most handlers that don't wait at all need neither timers nor a place in line for the stop. A soft limit has to be
+            // around the handler from its first step: what is entered later counts as further inside.
+            if soft_limit.is_none()
+                && let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await
+            {
                 return ended.into_outcome(soft_limit);
             }
             let soft_at = context.soft_deadline();

@@ -493,6 +493,9 @@ impl Rooms {
         self.tasks.drain(..).for_each(|task| {
             task.cancel();
         });
+        if let Some(pool) = self.pool.take() {
+            drop(pool.abort());
+        }
     }
 }
 

@@ -247,9 +247,10 @@ impl WorkerPool {
         drained
     }
 
-    /// Drops what does not listen; the guards return it.
-    pub(crate) async fn abort(&self) {
-        self.slots.abort().await;
+    /// Drops what does not listen; the guards return it. It need not be awaited.
+    pub(crate) fn abort(&self) -> Drained {
+        self.intake.close();
+        self.slots.abort()
     }
 }
 

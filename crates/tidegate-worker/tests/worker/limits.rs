@@ -29,7 +29,7 @@ fn who_waits_for_a_limit_holds_no_slot_and_holds_up_no_other_queue() {
         }
         assert!(now() - begun < Duration::from_millis(100));
         until(|| yard.worker.stats().settled == 30).await;
-        assert_eq!((now() - begun).as_secs(), 19);
+        assert!((19..=20).contains(&(now() - begun).as_secs()));
         assert_eq!(yard.worker.stats().running_peak, 2);
         yard.stop(Stop::Warm).await;
     });

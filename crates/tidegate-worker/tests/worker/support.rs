@@ -113,7 +113,11 @@ pub(crate) fn now() -> std::time::Instant {
 
 /// Waits until a worker's figures are as wanted; nothing but other tasks' steps has to happen for that.
 pub(crate) async fn until(mut wanted: impl FnMut() -> bool) {
-    while !wanted() {
+    for turn in 0.. {
+        if wanted() {
+            return;
+        }
+        assert!(turn < 1_000_000, "what was waited for does not happen");
         sleep(Duration::from_micros(100)).await;
     }
 }
