@@ -1,0 +1,352 @@
+//! Real processes and a real file: workers that are killed, workers that are stopped under load, memory that stays flat.
+//!
+//! Without a harness, because this program is also the worker that is killed: `TIDEGATE_TEST_ROLE` says what it is.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_loop::{EventLoop, LoopHandle, sleep};
+use tidegate_worker::codec::native;
+use tidegate_worker::{
+    BlockingHandlers, Broker, Coroutines, Envelope, HandlerError, Handlers, Master, MemoryBroker, Mode, Policies,
+    Policy, ProcessMode, ProcessOptions, Settings, Signals, SqliteBroker, Stop, Task, Threads, sqlite,
+};
+
+const QUEUE: &str = "default";
+const ROLE: &str = "TIDEGATE_TEST_ROLE";
+const PLACE: &str = "TIDEGATE_TEST_PLACE";
+const MODES: [&str; 3] = ["coroutine", "thread", "process"];
+
+fn main() {
+    match std::env::var(ROLE) {
+        Ok(mode) => be_a_worker(&mode, Path::new(&std::env::var_os(PLACE).expect("set together"))),
+        Err(_) => {
+            let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+            let run = |name: &str, test: &dyn Fn()| {
+                if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
+                    test();
+                    println!("test {name} ... ok");
+                }
+            };
+            for mode in MODES {
+                run(&format!("no_task_is_lost_when_workers_are_killed::{mode}"), &|| killed_again_and_again(mode));
+            }
+            run("a_warm_stop_under_load_leaves_nothing_half_settled", &stopped_under_load);
+            run("memory_stays_flat_over_many_tasks", &memory_stays_flat);
+        }
+    }
+}
+
+fn is_soak() -> bool {
+    std::env::var_os("TIDEGATE_SOAK").is_some()
+}
+
+fn run_on_loop<F: Future + 'static>(future: F) -> F::Output
+where
+    F::Output: 'static,
+{
+    EventLoop::new().unwrap().run_until_complete(future).unwrap()
+}
+
+/// The file, with leases short enough for a test to wait for.
+async fn open(place: &Path) -> SqliteBroker {
+    let mut options = sqlite::Options::new(place.join("queue.db"));
+    options.lease = Duration::from_millis(600);
+    // What is killed here are processes, not the machine.
+    options.sync_publishes = false;
+    SqliteBroker::open_with(options).await.unwrap()
+}
+
+/// One line a run, in one write: lines of several processes do not mix.
+fn note(mut log: &File, number: u64) {
+    log.write_all(format!("{number}\n").as_bytes()).unwrap();
+}
+
+fn log_of(place: &Path) -> File {
+    OpenOptions::new().create(true).append(true).open(place.join("runs.log")).unwrap()
+}
+
+/// How often each number was run.
+fn runs(place: &Path) -> HashMap<u64, u64> {
+    let mut counts = HashMap::new();
+    for line in BufReader::new(File::open(place.join("runs.log")).unwrap()).lines() {
+        *counts.entry(line.unwrap().parse().unwrap()).or_default() += 1;
+    }
+    counts
+}
+
+const CHILD: &str = r#"
+import json, os, socket
+log = os.open(os.environ["TIDEGATE_TEST_PLACE"] + "/runs.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+f = socket.socket(fileno=int(os.environ["TIDEGATE_SOCKET"])).makefile("rwb")
+def say(m):
+    b = json.dumps(m).encode()
+    f.write(len(b).to_bytes(4, "big") + b)
+    f.flush()
+say({"type": "ready", "version": 1, "handlers": ["note"]})
+while header := f.read(4):
+    order = json.loads(f.read(int.from_bytes(header, "big")))
+    if order["type"] == "run":
+        os.write(log, b"%d\n" % order["args"][0])
+        say({"type": "done", "run": order["run"], "value": None})
+"#;
+
+fn mode(name: &str, place: &Path) -> Rc<dyn Mode> {
+    let log = Arc::new(log_of(place));
+    match name {
+        "coroutine" => Rc::new(
+            Coroutines::new(Handlers::new().task("note", move |number: u64, micros: u64| {
+                let log = Arc::clone(&log);
+                async move {
+                    sleep(Duration::from_micros(micros)).await;
+                    note(&log, number);
+                    Ok::<_, HandlerError>(())
+                }
+            }))
+            .with_slots(50),
+        ),
+        "thread" => Rc::new(
+            Threads::new(BlockingHandlers::new().task("note", move |number: u64, _micros: u64| {
+                note(&log, number);
+                Ok::<_, HandlerError>(())
+            }))
+            .with_slots(4),
+        ),
+        "process" => {
+            let mut options = ProcessOptions::new(["python3", "-c", CHILD]);
+            options.children = 2;
+            Rc::new(ProcessMode::new(options))
+        }
+        other => panic!("{other} is no mode"),
+    }
+}
+
+const PREFETCH: usize = 60;
+
+/// Runs until it is stopped or killed; says on standard output when it has started, and how it ended.
+fn be_a_worker(name: &str, place: &Path) {
+    let (name, place) = (name.to_owned(), place.to_owned());
+    run_on_loop(async move {
+        let mut signals = Signals::listen().unwrap();
+        let mut settings = Settings::new([QUEUE]);
+        settings.prefetch = Some(PREFETCH);
+        settings.policies =
+            Policies::new(Policy { crashes_max: u32::MAX, result_ttl: Duration::ZERO, ..Policy::default() });
+        let master = Master::new(Rc::new(open(&place).await), mode(&name, &place), settings);
+        let worker = master.handle();
+        let passing = tidegate_loop::spawn({
+            let worker = worker.clone();
+            async move { signals.pass_to(&worker).await }
+        });
+        println!("up");
+        let report = master.run().await.unwrap();
+        passing.cancel();
+        println!(
+            "{}",
+            serde_json::json!({"unsettled": report.unsettled, "returned": report.returned, "cancelled": report.cancelled})
+        );
+    });
+}
+
+struct Worker {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Worker {
+    fn start(mode: &str, place: &Path) -> Worker {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .env(ROLE, mode)
+            .env(PLACE, place)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        Worker { child, out }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Stops it in order; what it reports.
+    fn stop(mut self) -> Value {
+        self.signal("-TERM");
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        serde_json::from_str(text.trim()).unwrap()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn envelope(number: u64, micros: u64) -> Envelope {
+    let task = Task::new("note").arg(number).arg(micros);
+    Envelope::of(&task, QUEUE, native::encode(&task))
+}
+
+async fn publish(broker: &dyn Broker, tasks: u64, micros: impl Fn() -> u64) {
+    let numbers: Vec<u64> = (0..tasks).collect();
+    for batch in numbers.chunks(500) {
+        broker.publish(batch.iter().map(|number| envelope(*number, micros())).collect()).await.unwrap();
+    }
+}
+
+/// Waits until the log has grown to so many bytes; `false` if that is never going to happen.
+fn wait_for_log(place: &Path, bytes: u64) -> bool {
+    let path = place.join("runs.log");
+    for _ in 0..60_000 {
+        if path.metadata().is_ok_and(|meta| meta.len() >= bytes) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn killed_again_and_again(mode: &'static str) {
+    let (rounds, tasks) = if is_soak() { (200, 10_000) } else { (5, 600) };
+    let directory = tempfile::tempdir().unwrap();
+    let place: PathBuf = directory.path().to_owned();
+    let seed =
+        std::env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("{mode}: seed {seed}, {rounds} rounds, {tasks} tasks");
+    let mut random = fastrand::Rng::with_seed(seed);
+    log_of(&place);
+    run_on_loop({
+        let (place, mut random) = (place.clone(), random.fork());
+        async move {
+            let broker = open(&place).await;
+            let random = std::cell::RefCell::new(&mut random);
+            publish(&broker, tasks, || random.borrow_mut().u64(0..20_000)).await;
+            broker.close().await.unwrap();
+        }
+    });
+    for _ in 0..rounds {
+        let worker = Worker::start(mode, &place);
+        // Somewhere in the flow: behind some more runs, or, with nothing left to run, at once.
+        let before = place.join("runs.log").metadata().unwrap().len();
+        let missing = run_on_loop({
+            let place = place.clone();
+            async move { waiting(&open(&place).await).await }
+        });
+        if missing > PREFETCH as u64 * 2 {
+            let further = random.u64(0..200);
+            assert!(wait_for_log(&place, before + further), "{mode}: nothing is run any more, seed {seed}");
+        }
+        worker.kill();
+    }
+    let last = Worker::start(mode, &place);
+    let problems = run_on_loop({
+        let place = place.clone();
+        async move {
+            let broker = open(&place).await;
+            let begun = LoopHandle::current().time();
+            while waiting(&broker).await > 0 {
+                assert!(LoopHandle::current().time() - begun < Duration::from_secs(120), "some tasks never end");
+                sleep(Duration::from_millis(10)).await;
+            }
+            let dead = broker.dead(None, 10).await.unwrap();
+            assert!(dead.is_empty(), "{dead:?}");
+            broker.check().await.unwrap()
+        }
+    });
+    assert_eq!(problems, Vec::<String>::new());
+    let report = last.stop();
+    assert_eq!(report["unsettled"], 0, "{report}");
+    let runs = runs(&place);
+    let lost: Vec<u64> = (0..tasks).filter(|number| !runs.contains_key(number)).collect();
+    assert!(lost.is_empty(), "{mode}: lost {lost:?}, seed {seed}");
+    // What was run twice was in hand when its worker was killed, and no more than the prefetch is.
+    let twice: u64 = runs.values().map(|count| count - 1).sum();
+    assert!(twice <= rounds as u64 * PREFETCH as u64, "{mode}: {twice} runs too many, seed {seed}");
+    println!("{mode}: {tasks} tasks, {rounds} workers killed, none lost, {twice} runs repeated");
+}
+
+/// Everything that has not ended, wherever it is.
+async fn waiting(broker: &SqliteBroker) -> u64 {
+    broker.inspect().await.unwrap().iter().map(|queue| queue.ready + queue.delayed + queue.running).sum()
+}
+
+fn stopped_under_load() {
+    let directory = tempfile::tempdir().unwrap();
+    let place: PathBuf = directory.path().to_owned();
+    log_of(&place);
+    let tasks = 2_000;
+    run_on_loop({
+        let place = place.clone();
+        async move {
+            let broker = open(&place).await;
+            publish(&broker, tasks, || 30_000).await;
+            broker.close().await.unwrap();
+        }
+    });
+    let worker = Worker::start("coroutine", &place);
+    assert!(wait_for_log(&place, 500), "nothing is run");
+    let report = worker.stop();
+    assert_eq!((&report["unsettled"], &report["cancelled"]), (&Value::from(0), &Value::from(false)), "{report}");
+    let runs = runs(&place);
+    assert!(runs.values().all(|count| *count == 1), "a task was run twice without any fault");
+    run_on_loop(async move {
+        let broker = open(&place).await;
+        let queue = &broker.inspect().await.unwrap()[0];
+        assert_eq!((queue.running, queue.delayed, queue.dead), (0, 0, 0));
+        assert_eq!(queue.ready + runs.len() as u64, tasks, "what ran has left the queue, what did not is there");
+        let waiting = broker.peek(QUEUE, tasks as usize).await.unwrap();
+        let numbers = waiting.iter().map(|envelope| native::decode(envelope, 0).unwrap().args[0].as_u64().unwrap());
+        assert!(numbers.into_iter().all(|number| !runs.contains_key(&number)));
+        assert_eq!(broker.check().await.unwrap(), Vec::<String>::new());
+    });
+}
+
+/// Resident, in KiB.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn memory_stays_flat() {
+    const BATCH: u64 = 1_000;
+    let (warm_up, all) = (20_000, 100_000);
+    let grown = run_on_loop(async move {
+        let broker = MemoryBroker::new();
+        let handlers = Handlers::new().task("note", |_number: u64, _micros: u64| async { Ok::<_, HandlerError>(()) });
+        let mut settings = Settings::new([QUEUE]);
+        settings.policies = Policies::new(Policy { result_ttl: Duration::ZERO, ..Policy::default() });
+        let master = Master::new(Rc::new(broker.connect()), Rc::new(Coroutines::new(handlers)), settings);
+        let worker = master.handle();
+        let running = tidegate_loop::spawn(master.run());
+        let mut before = 0;
+        for published in (0..all).step_by(BATCH as usize) {
+            if published == warm_up {
+                before = memory_kib();
+            }
+            broker.publish((0..BATCH).map(|number| envelope(number, 0)).collect()).await.unwrap();
+            while worker.stats().settled < published + BATCH {
+                tidegate_loop::yield_now().await;
+            }
+        }
+        let grown = memory_kib().saturating_sub(before);
+        worker.stop(Stop::Warm);
+        running.await.unwrap().unwrap();
+        grown
+    });
+    println!("memory grew by {grown} KiB over {} tasks", all - warm_up);
+    assert!(grown < 4 * 1024, "{grown} KiB more after {} tasks", all - warm_up);
+}
