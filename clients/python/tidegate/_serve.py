@@ -75,6 +75,8 @@ class _Server:
         self._pid = os.getpid()
         #: The run whose handler is at work: only then does a signal interrupt.
         self._running: Optional[int] = None
+        #: A signal came in between: there may be something about the next run.
+        self._interrupted = False
         self._loop: Optional["asyncio.AbstractEventLoop"] = None
         #: The handler at work, if it is a coroutine.
         self._coroutine: Optional["Interruptible"] = None
@@ -136,6 +138,8 @@ class _Server:
                 if own_limit is not None:
                     signal.setitimer(signal.ITIMER_REAL, own_limit)
                 self._running = order["run"]
+                if self._interrupted:
+                    self._look()
                 value = self._call(handler, order["args"], order["kwargs"])
                 self._running = None
                 return {"type": "done", "value": value}
@@ -186,12 +190,24 @@ class _Server:
             self._coroutine = self._task = None
 
     def _on_interrupt(self, signum: int, frame: Optional[FrameType]) -> None:
-        """The worker has something to say while a handler is at work. Otherwise it is read in its turn."""
-        if self._running is None or os.getpid() != self._pid:
+        """The worker has something to say while a handler is at work."""
+        if os.getpid() != self._pid:
             return
+        if self._running is None:
+            self._interrupted = True
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        """Sees to what the worker has said beside tasks."""
+        self._interrupted = False
         softly = False
         messages = self._wire.look()
         for message in [message for message in messages if message["type"] != "run"]:
+            if message["type"] == "soft" and self._running is not None and message["run"] > self._running:
+                # For one that waits here: looked at again when its turn has come.
+                self._interrupted = True
+                continue
             messages.remove(message)
             if message["type"] == "soft":
                 softly = softly or message["run"] == self._running
