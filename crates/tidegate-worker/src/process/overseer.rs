@@ -433,3 +433,6 @@ impl<K> Overseer<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -349,3 +349,6 @@ pub(super) fn start_of(content: &[u8]) -> String {
     let text = String::from_utf8_lossy(&content[..content.len().min(SHOWN)]).into_owned();
     if content.len() > SHOWN { text + "…" } else { text }
 }
+
+#[cfg(test)]
+mod tests;

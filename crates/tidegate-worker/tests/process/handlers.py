@@ -97,6 +97,14 @@ def sleep(seconds=600, fifo=None):
     time.sleep(seconds)
 
 
+@task(name="until_told")
+def until_told(fifo, go):
+    """At work until somebody opens `go` for writing."""
+    note(fifo)
+    open(go).close()
+    return "told"
+
+
 @task(name="stubborn")
 def stubborn(fifo=None):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

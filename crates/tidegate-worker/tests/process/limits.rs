@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tidegate_loop::{spawn, timeout};
 use tidegate_worker::{Mode, Outcome, StopReason};
@@ -16,7 +16,8 @@ fn a_soft_limit_is_an_exception_in_the_function() {
         let pid = success(run(&mode, "pid", json!([])).await);
         let limit = Duration::from_millis(30);
         for name in ["soft", "async_soft"] {
-            assert_eq!(success(mode.run(limited(name, json!([true]), Some(30), None)).await), json!("caught"));
+            // Long enough for the handler to get to where it catches it.
+            assert_eq!(success(mode.run(limited(name, json!([true]), Some(1_000), None)).await), json!("caught"));
             assert_eq!(mode.run(limited(name, json!([false]), Some(30), None)).await, Outcome::TimedOut { limit });
         }
         let own = Outcome::TimedOut { limit: Duration::from_millis(50) };
@@ -30,12 +31,10 @@ fn a_soft_limit_is_an_exception_in_the_function() {
 fn a_hard_limit_ends_the_child_and_another_takes_its_place() {
     on_loop(async {
         let mode = started(python(1)).await;
-        let mut note = Note::new();
+        let child = success(run(&mode, "pid", json!([])).await).as_i64().unwrap();
         let limit = Duration::from_millis(50);
-        let run = spawn(mode.run(limited("sleep", json!([600, note.path()]), None, Some(50))));
-        let child = note.pid().await;
-        assert_eq!(run.await.unwrap(), Outcome::TimedOut { limit });
-        ended(child).await;
+        assert_eq!(mode.run(limited("sleep", json!([]), None, Some(50))).await, Outcome::TimedOut { limit });
+        ended(Pid::from_raw(child as i32).unwrap()).await;
         works(&mode).await;
         mode.stop().await;
         assert_eq!((mode.stats().started, mode.stats().died), (2, 0));
@@ -62,9 +61,12 @@ fn what_a_handler_has_started_ends_with_it() {
         options.grace = Duration::from_millis(50);
         let mode = started(options).await;
         let mut note = Note::new();
-        let run = spawn(mode.run(limited("grandchild", json!([note.path()]), None, Some(300))));
+        let job = job("grandchild", json!([note.path()]));
+        let stop = job.stop.clone();
+        let run = spawn(mode.run(job));
         let grandchild = note.pid().await;
-        assert!(matches!(run.await.unwrap(), Outcome::TimedOut { .. }));
+        stop.set(StopReason::Revoked);
+        assert_eq!(run.await.unwrap(), Outcome::Revoked);
         ended(grandchild).await;
         mode.stop().await;
     });
@@ -119,14 +121,16 @@ fn one_that_is_revoked_while_it_waits_in_a_child_does_not_end_the_child() {
         options.pipeline = 2;
         let mode = started(options).await;
         let mut note = Note::new();
-        let first = spawn(mode.run(job("sleep", json!([0.3, note.path()]))));
+        let barrier = Barrier::new();
+        let first = spawn(mode.run(job("until_told", json!([note.path(), barrier.path()]))));
         let second = job("fail", json!(["it must not run"]));
         let stop = second.stop.clone();
         let second = spawn(mode.run(second));
         note.pid().await;
         stop.set(StopReason::Revoked);
         assert_eq!(second.await.unwrap(), Outcome::Revoked);
-        assert_eq!(success(first.await.unwrap()), json!(null));
+        let _open = barrier.open();
+        assert_eq!(success(first.await.unwrap()), json!("told"));
         mode.stop().await;
         assert_eq!(mode.stats().started, 1);
     });
@@ -188,7 +192,7 @@ fn an_idle_child_that_dies_is_replaced() {
     on_loop(async {
         let mode = started(python(1)).await;
         let pid = success(run(&mode, "pid", json!([])).await).as_i64().unwrap();
-        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        let pid = Pid::from_raw(pid as i32).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
         ended(pid).await;
         works(&mode).await;

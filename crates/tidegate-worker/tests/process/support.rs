@@ -135,6 +135,30 @@ impl Note {
     }
 }
 
+/// Holds a handler up until it is opened.
+pub(crate) struct Barrier {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Barrier {
+    pub(crate) fn new() -> Barrier {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("barrier");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Permissions::RWXU, 0).unwrap();
+        Barrier { _directory: directory, path }
+    }
+
+    pub(crate) fn path(&self) -> Value {
+        self.path.to_str().unwrap().into()
+    }
+
+    /// Lets whoever waits or will wait pass, as long as this is held.
+    pub(crate) fn open(&self) -> std::os::fd::OwnedFd {
+        rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Permissions::empty()).unwrap()
+    }
+}
+
 /// Waits for the end of any process.
 pub(crate) async fn ended(pid: Pid) {
     let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
