@@ -77,7 +77,8 @@ class Runs(unittest.TestCase):
         self.assertEqual((answer["type"], answer["after_ms"], answer["error"]["kind"]), ("retry", 1500, "ValueError"))
         self.assertEqual(answer["error"]["message"], "again")
         self.assertEqual(self.child.run("limited_retries")["type"], "retry")
-        self.assertEqual(self.child.run("limited_retries", retries=1)["type"], "failed")
+        last = self.child.run("limited_retries", retries=1)
+        self.assertEqual((last["type"], last["final"]), ("failed", True))
 
     def test_what_cannot_run_is_rejected(self) -> None:
         self.assertEqual(self.child.run("reject")["reason"], "never")

@@ -63,8 +63,9 @@ class App:
         """Registers a function, ``async`` or not, and gives it back as it is.
 
         name: by default ``module.function``.
-        retries: so often an error in ``retry_on`` becomes a request for
-            another try, before it is a failure. Without it the worker's policy decides.
+        retries: so often, and for errors in ``retry_on`` only, is the task
+            tried again (and no more often than the worker's policy allows).
+            Without it the policy alone decides.
         retry_after: seconds between tries; without it the worker's back-off decides.
         soft_limit: seconds after which :class:`SoftTimeLimit` is raised in
             the function, unless the worker or the task sets one.

@@ -167,10 +167,12 @@ class _Server:
             _context.set_current(None)
 
     def _failure(self, handler: Handler, info: TaskInfo, error: BaseException) -> Message:
-        if handler.retries is not None and isinstance(error, handler.retry_on) and info.retries < handler.retries:
+        if handler.retries is None:
+            return _error("failed", error)
+        if isinstance(error, handler.retry_on) and info.retries < handler.retries:
             after = None if handler.retry_after is None else handler.retry_after * 1e3
             return {**_error("retry", error), "after_ms": after}
-        return _error("failed", error)
+        return {**_error("failed", error), "final": True}
 
     def _call(self, handler: Handler, args: List[Any], kwargs: Dict[str, Any]) -> Any:
         if not handler.is_async:

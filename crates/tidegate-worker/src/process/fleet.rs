@@ -80,6 +80,10 @@ impl Fleet {
         self.handlers.borrow().clone()
     }
 
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.slots.iter().filter_map(|slot| slot.pid.get()).collect()
+    }
+
     /// Runs that wait for a child.
     pub(super) fn waiting(&self) -> usize {
         self.queue.borrow().len()
@@ -217,6 +221,7 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
             Ok(mut child) => {
                 fleet.count(|stats| (stats.children, stats.started) = (stats.children + 1, stats.started + 1));
                 tracing::debug!(child = slot.index + 1, pid = child.pid(), "a child was started");
+                slot.pid.set(Some(child.pid()));
                 let end = poll_fn(|cx| child.poll(cx)).await;
                 fleet.count(|stats| {
                     stats.children -= 1;

@@ -148,6 +148,11 @@ impl ProcessMode {
         self.fleet.stats.get()
     }
 
+    /// The process ids of the children that live, in the order of their numbers.
+    pub fn pids(&self) -> Vec<u32> {
+        self.fleet.pids()
+    }
+
     /// Runs that wait for a child, because those there are have enough to do or are being replaced.
     pub fn waiting(&self) -> usize {
         self.fleet.waiting()

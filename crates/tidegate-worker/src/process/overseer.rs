@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::protocol::{Answer, Event, Protocol, Ready};
+use crate::broker::TaskError;
 use crate::mode::StopReason;
 use crate::outcome::Outcome;
 use crate::task::Task;
@@ -259,6 +260,7 @@ impl<K> Overseer<K> {
         let outcome = flight.fate.unwrap_or_else(|| match answer {
             Answer::Done(value) => Outcome::Success(value),
             Answer::Failed(error) => Outcome::Failure(error),
+            Answer::Final(error) => Outcome::Rejected { reason: last_reason(&error) },
             Answer::Retry { after, error } => Outcome::Retry { after, error },
             Answer::SoftLimit(own) => Outcome::TimedOut { limit: flight.soft.or(own).unwrap_or_default() },
             Answer::Rejected(reason) => Outcome::Rejected { reason },
@@ -432,6 +434,12 @@ impl<K> Overseer<K> {
             });
         }
     }
+}
+
+/// Why a task is given up that its handler does not want tried again.
+fn last_reason(error: &TaskError) -> String {
+    let traceback = error.traceback.as_deref().map(|text| format!("\n{text}")).unwrap_or_default();
+    format!("{}: {}; its handler wants no further try{traceback}", error.kind, error.message)
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub(super) struct Ready {
 pub(super) enum Answer {
     Done(Value),
     Failed(TaskError),
+    /// It failed, and is not to be tried again.
+    Final(TaskError),
     Retry {
         after: Option<Duration>,
         error: TaskError,
@@ -142,6 +144,8 @@ struct Message {
     name: Option<String>,
     #[serde(default)]
     interrupt: bool,
+    #[serde(default, rename = "final")]
+    is_final: bool,
 }
 
 /// What is asked of a message that could not be read as a whole: who it is for.
@@ -276,8 +280,20 @@ impl Protocol {
     }
 
     fn heard(&mut self, message: Message) -> Result<Event, Violation> {
-        let Message { kind, run, value, error, after_ms, limit_ms, reason, version, handlers, name, interrupt } =
-            message;
+        let Message {
+            kind,
+            run,
+            value,
+            error,
+            after_ms,
+            limit_ms,
+            reason,
+            version,
+            handlers,
+            name,
+            interrupt,
+            is_final,
+        } = message;
         if kind == "ready" && !self.greeted {
             if version != Some(u64::from(PROTOCOL_VERSION)) {
                 return Err(Violation::Version { theirs: version });
@@ -297,6 +313,7 @@ impl Protocol {
         };
         let answer = match &*kind {
             "done" => Answer::Done(value),
+            "failed" if is_final => Answer::Final(error()),
             "failed" => Answer::Failed(error()),
             "retry" => Answer::Retry { after: after_ms.and_then(duration), error: error() },
             "soft-limit" => Answer::SoftLimit(limit_ms.and_then(duration)),

@@ -23,6 +23,8 @@ pub(super) struct Slot {
     room: Cell<usize>,
     /// Runs its child has.
     open: Cell<usize>,
+    /// Its child's process id, while that lives.
+    pub(super) pid: Cell<Option<u32>>,
     /// The child is to be replaced once it is done.
     pub(super) retire: Cell<bool>,
     /// The end.
@@ -39,6 +41,7 @@ impl Slot {
             stops: RefCell::default(),
             room: Cell::new(0),
             open: Cell::new(0),
+            pid: Cell::new(None),
             retire: Cell::new(false),
             shut: Cell::new(false),
             waker: RefCell::default(),
@@ -96,6 +99,7 @@ impl Slot {
 
     /// The child is no more: what it was to get goes elsewhere.
     pub(super) fn vacate(&self) {
+        self.pid.set(None);
         self.room.set(0);
         self.open.set(0);
         self.retire.set(false);

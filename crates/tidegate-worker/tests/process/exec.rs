@@ -74,6 +74,8 @@ fn at_the_soft_limit_the_group_is_told() {
         let limit = Some(Duration::from_millis(50));
         let told = call(Exec::shell("sleep 600 & wait"), json!([]), limit).await;
         assert_eq!(told, Err(HandlerError::SoftLimit));
+        // Long enough for the shell to get to its trap.
+        let limit = Some(Duration::from_secs(2));
         let caught = call(Exec::shell("trap 'echo 7; exit 0' TERM; sleep 600 & wait"), json!([]), limit).await;
         assert_eq!(caught, Ok(json!(7)));
     });

@@ -33,7 +33,8 @@ while header := file.read(4):
     let directory = tempfile::tempdir().unwrap();
     let script = script.replace("MISDEED", misdeed);
     let seen = directory.path().join("seen");
-    let mut options = ProcessOptions::new(["python3".into(), "-c".into(), script.into(), seen.into_os_string()]);
+    let mut options =
+        ProcessOptions::new(["python3".into(), "-S".into(), "-c".into(), script.into(), seen.into_os_string()]);
     options.children = 1;
     options.grace = Duration::from_millis(100);
     options.max_frame = 1 << 20;

@@ -26,12 +26,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Where Python finds the module and the tests' handlers.
+pub(crate) fn python_path() -> std::ffi::OsString {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process");
+    std::env::join_paths([root().join("clients/python"), tests]).unwrap()
+}
+
 /// Python children with the handlers of `handlers.py`.
 pub(crate) fn python(children: usize) -> ProcessOptions {
-    let mut options = ProcessOptions::new(["python3", "-m", "tidegate", "worker", "handlers"]);
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process");
-    let path = std::env::join_paths([root().join("clients/python"), tests]).unwrap();
-    options.environment.push(("PYTHONPATH".into(), path));
+    // Without what is installed beside it, which takes most of its start.
+    let mut options = ProcessOptions::new(["python3", "-S", "-m", "tidegate", "worker", "handlers"]);
+    options.environment.push(("PYTHONPATH".into(), python_path()));
     options.environment.push(("PYTHONDONTWRITEBYTECODE".into(), "1".into()));
     options.children = children;
     options

@@ -61,6 +61,10 @@ fn answers_are_read_as_documented() {
             Answer::Failed(error("E", "m", Some("t"))),
         ),
         (
+            r#"{"type":"failed","run":1,"final":true,"error":{"kind":"E","message":"m"}}"#,
+            Answer::Final(error("E", "m", None)),
+        ),
+        (
             r#"{"type":"retry","run":1,"after_ms":1500,"error":{"kind":"E","message":"m"}}"#,
             Answer::Retry { after, error: error("E", "m", None) },
         ),
