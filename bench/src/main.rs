@@ -15,6 +15,7 @@ mod limit;
 mod loop_group;
 mod pool;
 mod python;
+mod rabbit;
 mod report;
 mod sync;
 
@@ -64,6 +65,8 @@ enum Group {
     Limit,
     /// Sockets: echo over TCP, instructions a message, HTTP.
     Io,
+    /// Consumers of RabbitMQ: wall and CPU time a message.
+    Rabbit,
 }
 
 impl Group {
@@ -74,6 +77,7 @@ impl Group {
             Group::Pool => "pool",
             Group::Limit => "limit",
             Group::Io => "io",
+            Group::Rabbit => "rabbit",
         }
     }
 
@@ -84,6 +88,7 @@ impl Group {
             Group::Pool => pool::lines(),
             Group::Limit => limit::lines(),
             Group::Io => io::lines(),
+            Group::Rabbit => rabbit::lines(),
         }
     }
 
@@ -91,7 +96,7 @@ impl Group {
     fn summary(self, measured: &[Measured]) -> Option<Measured> {
         match self {
             Group::Io => io::summary(measured),
-            Group::Loop | Group::Sync | Group::Pool | Group::Limit => None,
+            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Rabbit => None,
         }
     }
 }
