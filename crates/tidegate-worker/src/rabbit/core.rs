@@ -109,6 +109,17 @@ impl Core {
         unreachable!("the second time returns")
     }
 
+    pub(super) async fn post(&self, message: Message) -> Result<(), BrokerError> {
+        match self.publisher.send(std::slice::from_ref(&message)).await {
+            Ok(()) => Ok(()),
+            Err(SendError::Broker(error)) => Err(error),
+            Err(SendError::Unrouted(key)) => {
+                let message = format!("{} has no exchange for {key:?}; declare it first", self.uri);
+                Err(BrokerError::Refused { message })
+            }
+        }
+    }
+
     /// Appends to a log.
     pub(super) async fn append(&self, log: &str, entry: &Value) -> Result<(), BrokerError> {
         self.append_all(log, std::slice::from_ref(entry)).await

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
 
+use crate::codec::celery;
 use crate::task::{Envelope, TaskId, Unique};
 
 /// Above all that can be asked for: what was returned goes out before everything else.
@@ -153,7 +154,9 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
         Some(id) => TaskId::from(id),
         None => TaskId::new(),
     };
-    let (eta, expires) = (at("eta"), at("expires"));
+    // Celery's producers write theirs into headers of their own, and publish to the queue at once.
+    let celerys = headers.contains_key("task").then(|| celery::times(&headers)).unwrap_or_default();
+    let (eta, expires) = (at("eta").or(celerys.0), at("expires").or(celerys.1));
     let dead = at("dead-at").map(|at| Death {
         at,
         reason: string("dead-reason").unwrap_or_default(),
@@ -286,6 +289,21 @@ mod tests {
         let stored = read("cel", &properties, b"[]".to_vec(), at(9));
         assert_eq!((stored.envelope.id.as_str(), stored.envelope.priority), ("5530f881", 9));
         assert_eq!((stored.published, stored.retries, stored.dead), (at(9), 0, None));
+    }
+
+    #[test]
+    fn celerys_times_are_the_tasks_and_a_retrys_come_before_them() {
+        let mut headers = FieldTable::default();
+        headers.insert("task".into(), text("add"));
+        headers.insert("eta".into(), text("2026-11-15T19:25:24.520952+00:00"));
+        headers.insert("expires".into(), AMQPValue::Void);
+        let properties = BasicProperties::default().with_headers(headers.clone());
+        let mut stored = read("cel", &properties, Vec::new(), at(9));
+        assert_eq!(stored.envelope.eta, Some(at(1_794_770_724_520_952_000)));
+        assert_eq!(stored.envelope.expires, None);
+        stored.envelope.eta = Some(at(1_794_770_999_000_000_000));
+        let again = read("cel", &super::properties(&stored, 0), Vec::new(), at(9));
+        assert_eq!(again.envelope.eta, stored.envelope.eta);
     }
 
     #[test]

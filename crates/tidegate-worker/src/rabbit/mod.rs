@@ -125,6 +125,17 @@ impl RabbitBroker {
         Ok(RabbitBroker { core, results: Results::default(), consumers: RefCell::default() })
     }
 
+    /// Sends a message as it is, to a place that may be gone: an answer to who waits for it.
+    ///
+    /// # Errors
+    /// When the broker does not take it in time.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may be sent all the same.
+    pub async fn post(&self, message: tidegate_amqp::Message) -> Result<(), BrokerError> {
+        self.core.post(message.mandatory(false)).await
+    }
+
     async fn publish_all(&self, batch: Vec<Envelope>) -> Result<Vec<Published>, BrokerError> {
         envelope_check::check(&batch, self.core.options.body_bytes_max)?;
         let mut published = Vec::with_capacity(batch.len());

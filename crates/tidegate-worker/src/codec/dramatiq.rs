@@ -1,0 +1,217 @@
+//! dramatiq's messages: a JSON object with everything in it. Pure functions.
+//!
+//! Delayed messages lie in `QUEUE.DQ` with `options.eta` in milliseconds and are for `QUEUE`; what was given up lies in
+//! `QUEUE.XQ`.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::native::DecodeError;
+use crate::broker::TaskError;
+use crate::task::{Envelope, Task, TaskId};
+
+/// A message as dramatiq has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Where it lies: `QUEUE` or `QUEUE.DQ`.
+    pub queue_name: String,
+    /// The handler's name.
+    pub actor_name: String,
+    /// By position.
+    pub args: Vec<Value>,
+    /// By name.
+    pub kwargs: Map<String, Value>,
+    /// `eta`, `retries`, `traceback`, `pipe_target`, …
+    pub options: Map<String, Value>,
+    /// Which one.
+    pub message_id: String,
+    /// When it was published, in milliseconds.
+    pub message_timestamp: i64,
+}
+
+/// Ends the name of the queue that delayed messages lie in.
+const DELAYED: &str = ".DQ";
+
+/// The queue a message is for, wherever it lies.
+pub fn canonical(queue: &str) -> &str {
+    queue.strip_suffix(DELAYED).or_else(|| queue.strip_suffix(".XQ")).unwrap_or(queue)
+}
+
+/// The task in this envelope, for its handler; see [`read`] for the rest.
+///
+/// # Errors
+/// When the body is none of dramatiq's; the message says what does not fit.
+pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
+    let message = read(envelope)?;
+    let mut task = Task::new(&message.actor_name);
+    task.id = TaskId::from(message.message_id.as_str());
+    task.retries = retries.saturating_add(message.retries());
+    let limit = message.options.get("time_limit").and_then(Value::as_u64).filter(|ms| *ms > 0);
+    task.hard_limit = limit.map(std::time::Duration::from_millis);
+    (task.args, task.kwargs) = (message.args, message.kwargs);
+    Ok(task)
+}
+
+/// Everything in this envelope.
+///
+/// ```
+/// use tidegate_worker::codec::dramatiq;
+/// use tidegate_worker::Task;
+///
+/// let task = Task::new("add").arg(1).arg(2);
+/// let envelope = dramatiq::encode(&task, "default", None, jiff::Timestamp::now());
+/// assert_eq!(dramatiq::decode(&envelope, 0).unwrap(), task);
+/// ```
+///
+/// # Errors
+/// As [`decode`].
+pub fn read(envelope: &Envelope) -> Result<Message, DecodeError> {
+    let message: Message = serde_json::from_slice(&envelope.body)
+        .map_err(|error| DecodeError { message: format!("the body is none of dramatiq's: {error}") })?;
+    if message.actor_name.is_empty() || message.message_id.is_empty() {
+        return Err(DecodeError { message: "the body is none of dramatiq's: it names no actor, or no id".into() });
+    }
+    Ok(message)
+}
+
+/// A message a dramatiq worker understands. A delayed one is for its delay queue, where dramatiq's workers wait with it.
+pub fn encode(task: &Task, queue: &str, eta: Option<Timestamp>, now: Timestamp) -> Envelope {
+    let mut options = Map::new();
+    if let Some(limit) = task.hard_limit {
+        options.insert("time_limit".into(), json!(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)));
+    }
+    if task.retries > 0 {
+        options.insert("retries".into(), json!(task.retries));
+    }
+    let queue_name = match eta {
+        Some(eta) => {
+            options.insert("eta".into(), json!(eta.as_millisecond()));
+            format!("{queue}{DELAYED}")
+        }
+        None => queue.to_owned(),
+    };
+    Message {
+        queue_name,
+        actor_name: task.name.clone(),
+        args: task.args.clone(),
+        kwargs: task.kwargs.clone(),
+        options,
+        message_id: task.id.to_string(),
+        message_timestamp: now.as_millisecond(),
+    }
+    .envelope()
+}
+
+impl Message {
+    /// How often it was tried and failed.
+    pub fn retries(&self) -> u32 {
+        self.options.get("retries").and_then(Value::as_u64).and_then(|retries| u32::try_from(retries).ok()).unwrap_or(0)
+    }
+
+    /// Not before.
+    pub fn eta(&self) -> Option<Timestamp> {
+        self.options.get("eta").and_then(Value::as_i64).and_then(|ms| Timestamp::from_millisecond(ms).ok())
+    }
+
+    /// For the queue it says it lies in.
+    pub fn envelope(&self) -> Envelope {
+        let mut envelope = Envelope::new(&self.queue_name, serde_json::to_vec(self).expect("JSON values are JSON"));
+        envelope.id = TaskId::from(self.message_id.as_str());
+        envelope
+    }
+
+    /// The same message for its next try, as dramatiq's workers put it: counted, with why, and back in the delay queue.
+    pub fn retry(&self, error: &TaskError, at: Timestamp) -> Envelope {
+        let mut next = self.clone();
+        let told = error.traceback.clone().unwrap_or_else(|| format!("{}: {}", error.kind, error.message));
+        next.options.insert("retries".into(), json!(self.retries() + 1));
+        next.options.insert("traceback".into(), json!(told));
+        next.options.insert("requeue_timestamp".into(), next.message_timestamp.into());
+        next.options.insert("eta".into(), json!(at.as_millisecond()));
+        next.queue_name = format!("{}{DELAYED}", canonical(&self.queue_name));
+        next.envelope()
+    }
+
+    /// The next of a pipeline, which gets this one's result behind its own arguments; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the next message cannot be read.
+    pub fn after_success(&self, value: &Value) -> Result<Option<Envelope>, DecodeError> {
+        let Some(target) = self.options.get("pipe_target").filter(|target| !target.is_null()) else { return Ok(None) };
+        let mut next: Message = serde_json::from_value(target.clone())
+            .map_err(|error| DecodeError { message: format!("the next of the pipeline cannot be read: {error}") })?;
+        if !next.options.get("pipe_ignore").and_then(Value::as_bool).unwrap_or(false) {
+            next.args.push(value.clone());
+        }
+        Ok(Some(next.envelope()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SENT: &str = r#"{"queue_name":"dq","actor_name":"add","args":[1,2],"kwargs":{"x":1},"options":{},"message_id":"63a4ff8f-bb25-48a3-a3de-99c00aceccf3","message_timestamp":1794770714570}"#;
+    const DELAYED_10_S: &str = r#"{"queue_name":"dq.DQ","actor_name":"add","args":[1,2],"kwargs":{"x":1},"options":{"eta":1794770724582},"message_id":"4e5b784f-2fc6-4bd4-8392-dc01f4f19c7a","message_timestamp":1794770714582}"#;
+
+    fn captured(body: &str) -> Envelope {
+        Envelope::new("dq", body.into())
+    }
+
+    #[test]
+    fn captured_messages_are_read_and_written_byte_for_byte() {
+        let task = decode(&captured(SENT), 0).unwrap();
+        assert_eq!((task.id.as_str(), task.name.as_str()), ("63a4ff8f-bb25-48a3-a3de-99c00aceccf3", "add"));
+        assert_eq!((&task.args, task.kwargs.get("x")), (&vec![json!(1), json!(2)], Some(&json!(1))));
+        let message = read(&captured(DELAYED_10_S)).unwrap();
+        assert_eq!(message.eta().unwrap().as_millisecond(), message.message_timestamp + 10_000);
+        assert_eq!(canonical(&message.queue_name), "dq");
+        for body in [SENT, DELAYED_10_S] {
+            assert_eq!(String::from_utf8(read(&captured(body)).unwrap().envelope().body).unwrap(), body);
+        }
+    }
+
+    #[test]
+    fn ours_are_as_theirs() {
+        let now = Timestamp::from_millisecond(1_794_770_714_582).unwrap();
+        let mut task = decode(&captured(DELAYED_10_S), 0).unwrap();
+        let eta = Some(Timestamp::from_millisecond(1_794_770_724_582).unwrap());
+        assert_eq!(encode(&task, "dq", eta, now).body, DELAYED_10_S.as_bytes());
+        task.hard_limit = Some(std::time::Duration::from_secs(2));
+        task.retries = 3;
+        assert_eq!(decode(&encode(&task, "dq", None, now), 0).unwrap(), task);
+    }
+
+    #[test]
+    fn a_retry_is_counted_and_delayed() {
+        let message = read(&captured(SENT)).unwrap();
+        let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
+        let at = Timestamp::from_millisecond(1_794_770_800_000).unwrap();
+        let first = read(&message.retry(&error, at)).unwrap();
+        let second = read(&first.retry(&error, at)).unwrap();
+        assert_eq!((second.retries(), second.queue_name.as_str(), second.eta()), (2, "dq.DQ", Some(at)));
+        assert_eq!(second.options["traceback"], json!("ValueError: bad"));
+        assert_eq!(second.message_id, message.message_id);
+    }
+
+    #[test]
+    fn a_pipeline_hands_its_result_on() {
+        let mut message = read(&captured(SENT)).unwrap();
+        assert_eq!(message.after_success(&json!(3)).unwrap(), None);
+        let target: Value = serde_json::from_str(DELAYED_10_S).unwrap();
+        message.options.insert("pipe_target".into(), target.clone());
+        let next = message.after_success(&json!(3)).unwrap().unwrap();
+        assert_eq!(read(&next).unwrap().args, [json!(1), json!(2), json!(3)]);
+        message.options["pipe_target"]["options"]["pipe_ignore"] = json!(true);
+        let next = message.after_success(&json!(3)).unwrap().unwrap();
+        assert_eq!(read(&next).unwrap().args, [json!(1), json!(2)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        for body in ["nonsense", "{}", "[]", r#"{"queue_name":"q"}"#] {
+            assert!(decode(&captured(body), 0).unwrap_err().message.contains("none of dramatiq's"), "{body}");
+        }
+    }
+}
