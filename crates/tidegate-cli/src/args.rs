@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::command;
+use crate::command::{completions, enqueue, provider, queue, result, revoke, trace};
+use crate::command::{completions, explain, rebuild, trace};
+use crate::command::{completions, provider, trace};
 
 /// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]

@@ -94,7 +94,8 @@ fn answers_are_what_rpc_expects() {
         "status": "SUCCESS", "result": 3, "traceback": null, "children": [], "date_done": "2026-11-15T19:25:19.202486Z",
         "task_id": "5530f881-c693-4f1a-b1a1-8dbcde8e1b28",
     });
-    assert_eq!(answer(Status::Success(&json!(3))), expected);
+    let three = json!(3);
+    assert_eq!(answer(Status::Success(&three)), expected);
     let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: Some("Traceback".into()) };
     let failed = answer(Status::Failure(&error));
     assert_eq!(failed["result"], json!({"exc_type": "ValueError", "exc_message": ["bad"], "exc_module": "builtins"}));
