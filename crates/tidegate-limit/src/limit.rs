@@ -281,6 +281,58 @@ impl Limit {
         &self.name
     }
 
+    /// How much it lets through: at once, or in a window.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::tpm(7).amount(), 7);
+    /// ```
+    #[must_use]
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// The same with another amount.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::tpm(7).with_amount(3).amount(), 3);
+    /// ```
+    #[must_use]
+    pub fn with_amount(mut self, to: u64) -> Limit {
+        self.amount = to;
+        self
+    }
+
+    /// What a rate counts and over which window; `None` for concurrency.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Dimension, Limit, Window};
+    /// assert_eq!(Limit::rpm(7).rated(), Some((Dimension::REQUESTS, &Window::minute())));
+    /// assert_eq!(Limit::concurrency("global", 7).rated(), None);
+    /// ```
+    #[must_use]
+    pub fn rated(&self) -> Option<(Dimension, &Window)> {
+        match &self.kind {
+            Kind::Concurrency => None,
+            Kind::Rate { dimension, window, .. } => Some((*dimension, window)),
+        }
+    }
+
+    /// What it does with a cost above all that ever fits.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Limit, Oversize};
+    /// assert_eq!(Limit::rpm(7).when_oversize(), Oversize::Refuse);
+    /// ```
+    #[must_use]
+    pub fn when_oversize(&self) -> Oversize {
+        match &self.kind {
+            Kind::Concurrency => Oversize::Refuse,
+            Kind::Rate { oversize, .. } => *oversize,
+        }
+    }
+
     /// Makes the model, or says what is wrong with the configuration.
     pub(crate) fn model(&self, now: Moment, wall: Wall) -> Result<Option<Model>, ConfigError> {
         if self.amount == 0 {
