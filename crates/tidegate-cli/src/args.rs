@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::command;
-use crate::command::{completions, enqueue, provider, queue, result, revoke, trace};
-use crate::command::{completions, explain, rebuild, trace};
-use crate::command::{completions, provider, trace};
 
 /// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]
@@ -29,7 +26,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Explain(command::explain::Args),
+    Explain(Box<command::explain::Args>),
     Rebuild(command::rebuild::Args),
     Batch(command::batch::Args),
     Plan(command::plan::Args),
@@ -40,8 +37,4 @@ pub(crate) enum Command {
     Revoke(command::revoke::Args),
     Trace(command::trace::Args),
     Completions(command::completions::Args),
-    Explain(Box<explain::Args>),
-    Rebuild(rebuild::Args),
-    Trace(trace::Args),
-    Completions(completions::Args),
 }

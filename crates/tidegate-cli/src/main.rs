@@ -10,8 +10,8 @@ mod broker;
 mod command;
 mod config;
 mod output;
-mod span;
 mod progress;
+mod span;
 
 use std::process::ExitCode;
 

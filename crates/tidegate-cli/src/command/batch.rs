@@ -15,8 +15,26 @@ use tidegate_loop::{sleep, spawn};
 
 use super::Done;
 use super::limits::LimitArgs;
-use super::progress::{Mode, ProgressArg};
 use super::server::{ProviderArg, ServerArgs};
+use crate::progress::ProgressArg;
+
+/// How the progress is told: in lines, for people or for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Plain,
+    Json,
+    None,
+}
+
+impl Mode {
+    fn of(arg: ProgressArg) -> Mode {
+        match arg {
+            ProgressArg::Auto | ProgressArg::Plain => Mode::Plain,
+            ProgressArg::Json => Mode::Json,
+            ProgressArg::None => Mode::None,
+        }
+    }
+}
 
 /// How often a line about the progress is written.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -134,7 +152,7 @@ impl TryFrom<Args> for Config {
             server: args.server,
             connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
             output,
-            mode: args.progress.mode(),
+            mode: Mode::of(args.progress),
             json: args.json,
         })
     }

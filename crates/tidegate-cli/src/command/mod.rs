@@ -7,7 +7,6 @@ pub(crate) mod explain;
 pub(crate) mod limits;
 pub(crate) mod plan;
 mod plan_chart;
-pub(crate) mod progress;
 pub(crate) mod provider;
 pub(crate) mod queue;
 pub(crate) mod rebuild;
