@@ -25,13 +25,14 @@
 //! - The same results give the same JSON, byte for byte.
 //!
 //! # Where to read
-//! `caller.rs` is one request, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
+//! `caller.rs` is one request, `call.rs` what goes in and comes out, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
 //! what it will cost, `quotas.rs` the limits. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 
 #![forbid(unsafe_code)]
 
 mod calibration;
+mod call;
 mod call_error;
 mod caller;
 mod estimate;
@@ -47,8 +48,9 @@ mod quotas;
 mod rebuild;
 mod store;
 
+pub use call::{BadBaseUrl, Call, CallerStats, Reply, Retries};
 pub use call_error::CallError;
-pub use caller::{BadBaseUrl, Call, Caller, CallerStats, Reply, Retries};
+pub use caller::Caller;
 pub use estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};
 pub use explain::{
     BadSelection, DEFAULT_PROMPT, Event, Explain, ExplainError, FileProgress, FileState, Input, InputError, Options,

@@ -145,7 +145,10 @@ impl Rebuild {
             explanations.file.clone_from(&input.stem);
         }
         debug_assert_eq!(explanations.schema, SCHEMA);
-        let (markdown, page) = (folder.join(format!("{}.md", input.stem)), folder.join(format!("{}.html", input.stem)));
+        // Names of their own are needed only where files of several folders meet.
+        let plain = input.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let stem = plain.filter(|_| self.out.is_none()).unwrap_or_else(|| input.stem.clone());
+        let (markdown, page) = (folder.join(format!("{stem}.md")), folder.join(format!("{stem}.html")));
         outputs::write_shown(&explanations, &markdown, &page, document.as_ref(), self.html_px)
             .await
             .map_err(|error| RebuildError::Unwritable(error.to_string()))?;

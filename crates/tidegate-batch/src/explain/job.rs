@@ -134,7 +134,8 @@ impl std::error::Error for ExplainError {}
 ///         async move {
 ///             let gate = Quotas::default().gate().unwrap();
 ///             let store = Store::open(out.join("results.db")).unwrap();
-///             let options = Options::new(find_pdfs(&[samples.into()]).unwrap(), &out);
+///             let mut options = Options::new(find_pdfs(&[samples.into()]).unwrap(), &out);
+///             options.html_px = Some(100); // thumbnails will do
 ///             let provider = Rc::new(Local::new(&gate));
 ///             Explain::new(options, provider, "local", &gate, store).run().await.unwrap()
 ///         }
@@ -264,7 +265,9 @@ impl Explain {
         let traffic = job.provider.traffic();
         report.totals.requests = traffic.sent;
         report.totals.throttled = traffic.throttled;
-        report.totals.tokens = job.board.borrow().tokens();
+        // Answers that came to nothing were paid for, too.
+        let paid = Some(traffic.usage).filter(|usage| usage.total() > 0);
+        report.totals.tokens = paid.unwrap_or_else(|| job.board.borrow().tokens());
         report.set_limits(&job.gate.stats());
         report.seconds = began.elapsed().as_secs_f64();
         // What the gate counts of a day is written down as it really was.

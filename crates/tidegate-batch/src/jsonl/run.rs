@@ -19,8 +19,9 @@ use super::results::{self, Known, Sink};
 use super::{
     BadLine, BadLines, Batch, BatchError, EndedEarly, Event, Input, Output, Progress, ResultsError, Stop, Summary,
 };
+use crate::call::Call;
 use crate::call_error::CallError;
-use crate::caller::{Call, Caller};
+use crate::caller::Caller;
 use crate::plan::Tokens;
 use crate::provider::{Dialect, Unreadable};
 

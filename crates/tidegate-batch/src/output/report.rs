@@ -122,7 +122,8 @@ impl Report {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let totals = &self.totals;
-        totals.failed + totals.missing + totals.files_failed == 0 && self.files.iter().all(|file| file.error.is_none())
+        let failed = totals.failed + totals.missing + totals.files_failed;
+        failed == 0 && self.stopped.is_none() && self.files.iter().all(|file| file.error.is_none())
     }
 
     pub(crate) fn set_limits(&mut self, stats: &Snapshot) {
@@ -264,5 +265,7 @@ mod tests {
         assert!(report.is_complete(), "what cannot be read is marked, and no failure");
         report.totals.failed = 1;
         assert!(!report.is_complete());
+        let stopped = Report { stopped: Some("interrupted".into()), ..Report::default() };
+        assert!(!stopped.is_complete(), "there may be files that nobody has opened");
     }
 }

@@ -19,8 +19,8 @@ use tidegate_limit::{Cost, Dimension, Scope};
 pub use local::Local;
 pub use remote::Remote;
 
+use crate::call::CallerStats;
 use crate::call_error::CallError;
-use crate::caller::CallerStats;
 use crate::estimate::Estimate;
 use crate::key::ApiKey;
 use crate::question::{Answer, Question, Usage};

@@ -3,7 +3,8 @@
 use tidegate_limit::Scope;
 
 use super::{Asked, Asking, Dialect, Parameters, Provider};
-use crate::caller::{Call, Caller, CallerStats};
+use crate::call::{Call, CallerStats};
+use crate::caller::Caller;
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
 use crate::question::Question;
 

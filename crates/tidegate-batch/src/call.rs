@@ -1,0 +1,103 @@
+//! What a caller is given and gives back: plain values.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_limit::Backoff;
+
+use crate::estimate::Estimate;
+use crate::question::Usage;
+
+/// A request for the server.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The path below the caller's base URL, with its leading slash.
+    pub path: String,
+    /// The body, JSON.
+    pub body: Bytes,
+    /// What it will cost, at the most. Once some answers have told what their requests really cost, less is booked.
+    pub estimate: Estimate,
+    /// What the server counts when it admits the request, though the answer turn out shorter: it is never settled below.
+    pub admitted_tokens: u64,
+}
+
+impl Call {
+    /// A request with that body.
+    #[must_use]
+    pub fn new(path: impl Into<String>, body: Bytes, estimate: Estimate) -> Call {
+        Call { path: path.into(), body, estimate, admitted_tokens: 0 }
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Reply<T> {
+    /// What the reader made of the body.
+    pub value: T,
+    /// The answer's status; a success.
+    pub status: u16,
+    /// What it cost, if the server says so.
+    pub usage: Option<Usage>,
+    /// Requests that were sent for it, this one included.
+    pub attempts: u32,
+    /// The server's name for it.
+    pub request_id: Option<String>,
+    /// From sent to answered, the last time.
+    pub took: Duration,
+}
+
+/// How often something is tried again, by the class of its error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// For connections that fail, time-outs, servers' faults and overload: delays with full jitter.
+    pub backoff: Backoff,
+    /// For refusals by a limit (429): the gate waits as long as the server says, or backs off. One that is refused that
+    /// often is a limit that nobody was told of.
+    pub throttled_max: u32,
+    /// For answers that make no sense; each of them is paid for.
+    pub garbled_max: u32,
+}
+
+impl Default for Retries {
+    fn default() -> Retries {
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(5);
+        Retries { backoff, throttled_max: 20, garbled_max: 2 }
+    }
+}
+
+/// What a caller has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallerStats {
+    /// Requests sent.
+    pub sent: u64,
+    /// Of those, answered with success.
+    pub answered: u64,
+    /// Of those, refused by a limit.
+    pub throttled: u64,
+    /// Of those, failed in a way that passes.
+    pub failed: u64,
+    /// Tokens that the answers say were counted.
+    pub usage: Usage,
+}
+
+/// The base URL makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadBaseUrl {
+    pub(crate) url: String,
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for BadBaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} cannot be a server's address: {}; one looks like https://api.openai.com/v1",
+            self.url, self.reason
+        )
+    }
+}
+
+impl std::error::Error for BadBaseUrl {}
