@@ -27,6 +27,12 @@ use crate::key::ApiKey;
 use crate::provider::{Dialect, Unreadable, excerpt};
 use crate::question::Usage;
 
+/// Connections, where the gate does not say how many requests there may be at once.
+const CONNECTIONS: usize = 256;
+
+/// Servers close connections by themselves before that.
+const KEPT_IDLE: Duration = Duration::from_secs(60);
+
 /// An answer longer than this is not an answer.
 const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
@@ -96,7 +102,7 @@ impl Caller {
         let inner = Inner {
             gate: gate.clone(),
             listener: Listener::new(gate, dialect.feedback()),
-            client: Client::new(),
+            client: client(gate),
             dialect,
             base: base.into(),
             key: None,
@@ -449,6 +455,14 @@ impl Inner {
             (None, _) => line,
         }
     }
+}
+
+/// As many connections as requests may be under way, and none of them closed between two.
+fn client(gate: &Gate) -> Client {
+    let at_once = gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
+    let connections = at_once.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX)).max(1);
+    let builder = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
+    builder.build().expect("no file is named that could be missing")
 }
 
 fn headers(dialect: Dialect, key: Option<&ApiKey>) -> HeaderMap {
