@@ -1,6 +1,8 @@
 //! The child, seen from the parent: asked one thing at a time, within a time limit, and ended when it does not answer.
 
 use std::cell::Cell;
+use std::env;
+use std::ffi::OsStr;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -47,13 +49,18 @@ impl Worker {
     pub(crate) fn start(reader: &Reader) -> Result<Worker, ProcessError> {
         let (program, args) = reader.command();
         let failed = |source| ProcessError::Io { program: program.display().to_string(), action: "talk to", source };
+        // A child that does not know it is one would start the next, and so on.
+        if env::var_os(MARK).is_some() {
+            return Err(failed(io::Error::other("main must begin with tidegate_pdf::child::main_if_asked()")));
+        }
         let (near, far) = StdUnixStream::pair().map_err(failed)?;
         let child = Command::new(program)
             .args(args)
+            .env_clear()
+            .envs(env::vars_os().filter(|(name, _)| is_needed(name)))
             .env(MARK, "1")
             // Each arena would reserve address space, which is what is limited.
             .env("MALLOC_ARENA_MAX", "1")
-            .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::from(OwnedFd::from(far)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -133,6 +140,12 @@ impl Worker {
         }
         String::from_utf8_lossy(&words).into_owned()
     }
+}
+
+/// What of the environment is of use to the child. Keys and passwords are not: it reads files from anywhere.
+fn is_needed(variable: &OsStr) -> bool {
+    // How libraries are found, and how an example of the documentation knows which one it is.
+    variable == "LD_LIBRARY_PATH" || variable.as_encoded_bytes().starts_with(b"RUSTDOC_DOCTEST_")
 }
 
 /// What an end means. The messages are those of Rust's runtime, which says them before it aborts.

@@ -34,12 +34,7 @@ fn limits_of(pid: u32) -> String {
 fn a_child_cannot_take_more_than_it_was_given() {
     run(async move {
         // A number that no other test uses.
-        let limits = tidegate_pdf::Limits {
-            memory_bytes: 333 << 20,
-            document_time: Duration::from_secs(4321),
-            ..tidegate_pdf::Limits::default()
-        };
-        let document = reader().limits(limits).open(sample("tides.pdf")).await.unwrap();
+        let document = reader().limits(limits_with(333)).open(sample("tides.pdf")).await.unwrap();
         let ours = children(std::process::id())
             .into_iter()
             .map(limits_of)
@@ -56,6 +51,15 @@ fn a_child_cannot_take_more_than_it_was_given() {
         assert_eq!(row("Max core file size"), ["0", "0"]);
         drop(document);
     });
+}
+
+/// A limit by which a test's own child can be told from those of the others.
+fn limits_with(megabytes: u64) -> tidegate_pdf::Limits {
+    tidegate_pdf::Limits {
+        memory_bytes: megabytes << 20,
+        document_time: Duration::from_secs(4321),
+        ..tidegate_pdf::Limits::default()
+    }
 }
 
 #[test]
@@ -122,6 +126,47 @@ fn a_program_that_is_no_reader_is_named_as_what_it_is() {
         let echo = ["-c", "cat <&0 >&0"];
         let error = Reader::new().program("sh", echo).open(sample("tides.pdf")).await.unwrap_err();
         assert!(matches!(error, OpenError::Failed { .. }), "{error}");
+    });
+}
+
+/// What a program does that has forgotten to begin with `main_if_asked`: all over again, what its parent did.
+#[test]
+fn forgetful() {
+    if std::env::var_os("TIDEGATE_PDF_CHILD").is_none() {
+        return;
+    }
+    run(async move {
+        let error = forgetful_reader().open(sample("tides.pdf")).await.unwrap_err();
+        assert!(matches!(error, OpenError::NoChild { .. }), "{error}");
+    });
+}
+
+fn forgetful_reader() -> Reader {
+    Reader::new().program(std::env::current_exe().unwrap(), ["--exact", "life::forgetful"])
+}
+
+#[test]
+fn a_program_that_forgets_to_ask_does_not_start_itself_without_end() {
+    run(async move {
+        let error = forgetful_reader().open(sample("tides.pdf")).await.unwrap_err();
+        // It ended well, because it was refused a child of its own.
+        assert!(error.to_string().contains("it did not answer; does its main begin with"), "{error}");
+    });
+}
+
+#[test]
+fn a_child_knows_nothing_of_keys_and_passwords() {
+    run(async move {
+        let document = reader().limits(limits_with(334)).open(sample("tides.pdf")).await.unwrap();
+        let ours =
+            children(std::process::id()).into_iter().find(|&pid| limits_of(pid).contains(&(334_u64 << 20).to_string()));
+        let environment = fs::read(format!("/proc/{}/environ", ours.unwrap())).unwrap();
+        let mut names: Vec<&[u8]> =
+            environment.split(|&byte| byte == 0).filter_map(|it| it.split(|&byte| byte == b'=').next()).collect();
+        names.retain(|name| !name.is_empty() && *name != b"LD_LIBRARY_PATH");
+        names.sort();
+        assert_eq!(names, [b"MALLOC_ARENA_MAX".as_slice(), b"TIDEGATE_PDF_CHILD"]);
+        drop(document);
     });
 }
 
