@@ -1,6 +1,8 @@
 //! Runs from PDFs to outputs, against a server that does what each test tells it to.
 
 mod calls;
+mod odd_input;
+mod results;
 mod runs;
 mod support;
 
