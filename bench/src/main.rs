@@ -7,6 +7,7 @@
 //! a function that returns `Vec<Line>` and a variant of [`Group`].
 #![deny(unsafe_code)]
 
+mod batch;
 mod harness;
 #[allow(unsafe_code, reason = "a global allocator cannot be written without it")]
 mod heap;
@@ -67,6 +68,8 @@ enum Group {
     Io,
     /// Consumers of RabbitMQ: wall and CPU time a message.
     Rabbit,
+    /// Requests to a strict LLM server: refusals, quota, cost of a call, memory; plans.
+    Batch,
 }
 
 impl Group {
@@ -78,6 +81,7 @@ impl Group {
             Group::Limit => "limit",
             Group::Io => "io",
             Group::Rabbit => "rabbit",
+            Group::Batch => "batch",
         }
     }
 
@@ -89,6 +93,7 @@ impl Group {
             Group::Limit => limit::lines(),
             Group::Io => io::lines(),
             Group::Rabbit => rabbit::lines(),
+            Group::Batch => batch::lines(),
         }
     }
 
@@ -97,12 +102,13 @@ impl Group {
         match self {
             Group::Io => io::summary(measured),
             Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Rabbit => None,
+            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Batch => None,
         }
     }
 }
 
 fn main() -> ExitCode {
-    if let Some(done) = io::serve_if_asked() {
+    if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked) {
         return done;
     }
     match measure(&Args::parse()) {

@@ -34,6 +34,9 @@ use crate::window::Now;
 /// A page's picture may be large.
 const BODY_LEN_MAX: usize = 64 << 20;
 
+/// Beyond this, connections wait to be accepted; a client that opens as many wants to know how that goes.
+const CONNECTIONS_MAX: usize = 100_000;
+
 /// Once told to stop, how long answers may take that are on their way.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -182,7 +185,7 @@ pub(crate) async fn start(config: Config) -> Result<Handle, StartError> {
         stopped: Event::new(),
         ended: AtomicBool::new(false),
     });
-    let server = serve(listener, router(shared.clone())).grace(GRACE);
+    let server = serve(listener, router(shared.clone())).connections(CONNECTIONS_MAX).grace(GRACE);
     let handle = Handle { owner: Arc::new(Owner { address, shared: shared.clone(), server: server.handle() }) };
     spawn(async move {
         let _ending = Ending(shared);

@@ -27,7 +27,8 @@
 //!
 //! # What it promises
 //! - **Nothing is asked twice.** A result counts when it is on the disk. Whatever happens, the same call again sends only
-//!   what has no result yet; what a crash left of a line is repaired.
+//!   what has no result yet; what a crash left of a line is repaired. A crash costs what was on its way and what was in the
+//!   group of results that was being written: together at most the requests under way and in line.
 //! - **Order.** Results stand in the order in which they came; their ids say whose they are.
 //! - **Memory does not grow with the files**, but for 128 bits an id: requests are read as they are needed, results
 //!   written as they come.
@@ -92,6 +93,7 @@ pub struct Batch {
 }
 
 /// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
+/// Never more than may be under way.
 pub const WAITING_MAX: usize = 32;
 
 /// Told to stop, how long a run waits for the answers that are on their way, unless told otherwise.

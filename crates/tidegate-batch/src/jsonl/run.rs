@@ -10,7 +10,7 @@ use std::task::Poll;
 use serde_json::Value;
 use tidegate_loop::{JoinHandle, spawn, timeout, to_thread};
 use tidegate_pool::Pool;
-use tidegate_sync::Queue;
+use tidegate_sync::{Event as Signal, Queue};
 
 use super::body::{check, estimate, path_below, with_model};
 use super::input::{self, Checked, IdSet, Lines, duplicate};
@@ -28,15 +28,14 @@ use crate::provider::{Dialect, Unreadable};
 /// So much is read ahead.
 const READ_AHEAD: usize = 1 << 20;
 
-/// So many results may wait for the disk before nothing more is asked.
-const UNWRITTEN_MAX: usize = 4_096;
-
 pub(super) type Watch = Box<dyn FnMut(&Event, &Progress)>;
 
 /// A result on its way to the disk.
 struct Finished {
     event: Event,
     line: Vec<u8>,
+    /// Set when it is there, or never will be.
+    written: Rc<Signal>,
 }
 
 struct Run {
@@ -92,14 +91,16 @@ pub(super) async fn run(batch: Batch, caller: &Caller, watch: Watch) -> Result<S
         caller: caller.clone(),
         model,
         output,
-        results: Queue::bounded(UNWRITTEN_MAX),
+        // As long as there are tasks: each waits for its result to be written.
+        results: Queue::unbounded(),
         stop: stop.clone(),
         progress: RefCell::new(Progress { total, ..Progress::default() }),
         watch: RefCell::new(watch),
         ended: RefCell::default(),
     });
     let writer = spawn(write(run.clone(), sink));
-    let pool = Pool::new(under_way.saturating_add(waiting_max));
+    // So much is paid for twice at the most, if the power goes.
+    let pool = Pool::new(under_way.saturating_add(waiting_max.min(under_way)));
     let already_failed = known.failed.len() as u64;
 
     let fed = feed(&run, &input, &pool, &known, bad_lines).await;
@@ -218,9 +219,12 @@ async fn ask(run: Rc<Run>, scope: Rc<tidegate_limit::Scope>, request: RequestLin
         Err(CallError::Closed) => return,
         Err(error) => Event::Failed { id: id.clone(), error: error.clone() },
     };
-    let line = result_line(format, &id, &outcome);
-    // Closed, the results of what is still under way are not waited for.
-    let _ = run.results.push(Finished { event, line }).await;
+    let (line, written) = (result_line(format, &id, &outcome), Rc::new(Signal::new()));
+    drop(outcome);
+    // Closed, nothing more is written.
+    if run.results.push(Finished { event, line, written: written.clone() }).await.is_ok() {
+        written.wait().await;
+    }
 }
 
 fn call_for(run: &Run, format: Format, url: &str, body: Vec<u8>) -> (Call, String) {
@@ -260,9 +264,12 @@ async fn write(run: Rc<Run>, sink: Sink) -> Result<(), ResultsError> {
             // Nothing that is asked from now on could be kept.
             run.results.close();
             run.stop.stop();
+            let unwritten = std::iter::from_fn(|| run.results.try_recv().ok());
+            finished.into_iter().chain(unwritten).for_each(|finished| finished.written.set());
             return done;
         }
-        for Finished { event, .. } in finished {
+        for Finished { event, written, .. } in finished {
+            written.set();
             run.count(|progress| {
                 progress.under_way = progress.under_way.saturating_sub(1);
                 match &event {

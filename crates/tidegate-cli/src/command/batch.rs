@@ -209,7 +209,7 @@ async fn heed(kind: SignalKind, stop: Stop) {
 fn tell(mode: Mode, event: &Event, progress: &Progress) {
     match (mode, event) {
         (Mode::Json, Event::Answered { id, usage }) => {
-            eprintln!("{}", json!({"event": "answered", "id": id, "usage": usage}))
+            eprintln!("{}", json!({"event": "answered", "id": id, "usage": usage}));
         }
         (Mode::Json, Event::Failed { id, error }) => {
             eprintln!("{}", json!({"event": "failed", "id": id, "code": error.code(), "message": error.to_string()}));
