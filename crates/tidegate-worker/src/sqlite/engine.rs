@@ -253,6 +253,8 @@ impl Engine {
     /// Once a second.
     fn housekeeping(&mut self, now: Now) -> Result<(), BrokerError> {
         self.next_sweep = Some(now.mono + SWEEP_EVERY);
+        // A subscribe that was given up on its way has a reader here and nobody there; its lease must not be renewed.
+        self.readers.retain(|_, reader| Arc::strong_count(&reader.feed) > 1);
         self.file.check_still_there()?;
         self.file.bell.mend();
         self.file.mend_ballast();

@@ -1,4 +1,5 @@
 //! The brokers: the conformance suite on each, and what is special to the one in a file.
 
 mod faults;
+mod special;
 mod suite;
