@@ -19,6 +19,7 @@ mod python;
 mod rabbit;
 mod report;
 mod sync;
+mod worker;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ enum Group {
     Rabbit,
     /// Requests to a strict LLM server: refusals, quota, cost of a call, memory; plans.
     Batch,
+    /// The queue in a file: through it, in front of a million, between processes.
+    Worker,
 }
 
 impl Group {
@@ -82,6 +85,7 @@ impl Group {
             Group::Io => "io",
             Group::Rabbit => "rabbit",
             Group::Batch => "batch",
+            Group::Worker => "worker",
         }
     }
 
@@ -94,6 +98,7 @@ impl Group {
             Group::Io => io::lines(),
             Group::Rabbit => rabbit::lines(),
             Group::Batch => batch::lines(),
+            Group::Worker => worker::lines(),
         }
     }
 
@@ -103,12 +108,14 @@ impl Group {
             Group::Io => io::summary(measured),
             Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Rabbit => None,
             Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Batch => None,
+            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Worker => None,
         }
     }
 }
 
 fn main() -> ExitCode {
     if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked) {
+    if let Some(done) = io::serve_if_asked().or_else(worker::child_if_asked) {
         return done;
     }
     match measure(&Args::parse()) {
