@@ -220,10 +220,6 @@ impl WorkerPool {
 
     fn settle(&self, held: Held, outcome: Outcome) {
         let kind = outcome.kind();
-        if let Outcome::Rejected { reason } = &outcome {
-            let info = held.info();
-            tracing::error!(task.id = %info.id, task.name = %info.name, queue = %info.queue, reason, "rejected");
-        }
         let decision = decide(&held.info().id, outcome, self.circumstances(held.info()));
         held.settle(decision, kind);
     }
@@ -270,7 +266,7 @@ fn log(info: &TaskInfo, outcome: &Outcome, took: Duration) {
         }
         Outcome::Cancelled => tracing::info!(task.id = %id, task.name = %name, ms, "ended by the stop"),
         Outcome::Revoked => tracing::info!(task.id = %id, task.name = %name, ms, "revoked while it ran"),
-        // Logged where all of them pass.
+        // Logged when they are given up, or nothing to log.
         Outcome::Rejected { .. } | Outcome::Expired | Outcome::Poisoned { .. } => {}
     }
 }

@@ -1,0 +1,416 @@
+//! From words to meaning: a worker's configuration, checked before anything happens.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use tidegate_limit::{Dimension, Gate, Limit, Window};
+use tidegate_pool::Watermarks;
+use tidegate_worker::{
+    Backoff, Coroutines, Limits, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
+};
+
+use super::handler::{self, Call, HandlerSpec};
+use super::{Args, ModeName, logging};
+use crate::broker::BrokerUrl;
+use crate::span::span;
+
+/// What a worker is to do.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) broker: BrokerUrl,
+    pub(crate) settings: Settings,
+    pub(crate) policy: Policy,
+    pub(crate) gates: Vec<GateSpec>,
+    pub(crate) tasks: Vec<TaskPolicy>,
+    pub(crate) mode: ModeSpec,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) json: bool,
+    pub(crate) log: String,
+    pub(crate) log_format: logging::Format,
+}
+
+/// What runs the tasks.
+#[derive(Debug)]
+pub(crate) enum ModeSpec {
+    Coroutine { handlers: Vec<(String, Call)>, slots: usize },
+    Thread { handlers: Vec<(String, Call)>, slots: Option<usize> },
+    Process(ProcessOptions),
+}
+
+impl ModeSpec {
+    pub(crate) fn make(&self) -> Rc<dyn Mode> {
+        match self {
+            ModeSpec::Coroutine { handlers, slots } => {
+                Rc::new(Coroutines::new(handler::handlers(handlers)).with_slots(*slots))
+            }
+            ModeSpec::Thread { handlers, slots } => {
+                let threads = Threads::new(handler::blocking_handlers(handlers));
+                Rc::new(match slots {
+                    Some(slots) => threads.with_slots(*slots),
+                    None => threads,
+                })
+            }
+            ModeSpec::Process(options) => Rc::new(ProcessMode::new(options.clone())),
+        }
+    }
+}
+
+impl TryFrom<Args> for Config {
+    type Error = anyhow::Error;
+
+    fn try_from(args: Args) -> anyhow::Result<Config> {
+        let policy = Policy {
+            retries_max: args.retries,
+            backoff: args.backoff.0,
+            crashes_max: args.crashes,
+            soft_limit: args.soft_limit,
+            hard_limit: args.hard_limit,
+            result_ttl: args.result_ttl,
+        };
+        check_limits("this worker", policy.soft_limit, policy.hard_limit)?;
+        if args.crashes == 0 {
+            bail!("--crashes must be 1 at least: a task is given up with its first crash then");
+        }
+        let mode = mode(&args)?;
+        let mut settings = Settings::new(args.queue.iter());
+        settings.queues.dedup();
+        settings.prefetch = args.prefetch.map(|prefetch| prefetch as usize);
+        settings.warm_timeout = args.warm_timeout;
+        settings.watermarks = watermarks(&args, &mode)?;
+        settings.schedules = args.cron;
+        settings.name = args.name.unwrap_or_else(default_name);
+        let mut policies = Policies::new(policy.clone());
+        for task in &args.task {
+            let own = task.over(&policy)?;
+            policies = policies.task(&task.name, own);
+        }
+        settings.policies = policies;
+        let mut limits = Limits::new();
+        for spec in &args.limit {
+            limits = spec.add_to(limits)?;
+        }
+        settings.limits = limits;
+        for (name, queue) in args.limit.iter().filter_map(GateSpec::queue) {
+            if !settings.queues.contains(&queue) {
+                bail!("--limit {name:?} is for a queue this worker does not take from; add --queue {queue}");
+            }
+        }
+        Ok(Config {
+            broker: args.broker.broker,
+            settings,
+            policy,
+            gates: args.limit,
+            tasks: args.task,
+            mode,
+            metrics: args.metrics,
+            json: args.json,
+            log: args.log,
+            log_format: args.log_format,
+        })
+    }
+}
+
+fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
+    let mut named = Vec::new();
+    let mut modules = Vec::new();
+    for spec in &args.handler {
+        match spec {
+            HandlerSpec::Named(name, call) => named.push((name.clone(), call.clone())),
+            HandlerSpec::Python(module) => modules.push(module.clone()),
+        }
+    }
+    let command = match (&args.command[..], &modules[..]) {
+        ([], []) => None,
+        ([], [module]) => Some(["python3", "-m", "tidegate", "worker", module].map(Into::into).to_vec()),
+        ([], _) => bail!("one Python module a worker; import the others from it, or start another worker"),
+        (command, []) => Some(command.to_vec()),
+        _ => bail!("a COMMAND and --handler python:MODULE are two ways to say the same; use one"),
+    };
+    if command.is_some() && !named.is_empty() {
+        bail!("a worker runs either child processes or --handler NAME=exec:… and NAME=http://…; start two workers");
+    }
+    let slots = args.concurrency.map(|slots| slots as usize);
+    match (args.mode, command) {
+        (None | Some(ModeName::Process), Some(command)) => {
+            let mut options = ProcessOptions::new(command);
+            options.children = slots.unwrap_or(options.children);
+            options.pipeline = usize::from(args.pipeline);
+            options.max_tasks = args.max_tasks;
+            options.max_rss = args.max_memory.map(|mib| mib << 20);
+            Ok(ModeSpec::Process(options))
+        }
+        (Some(_), Some(_)) => bail!("a COMMAND and a Python module run in processes; leave --mode away"),
+        (Some(ModeName::Process), None) => {
+            bail!("--mode process needs a program to run: --handler python:MODULE, or -- COMMAND…")
+        }
+        (_, None) if named.is_empty() => bail!(
+            "which handler? --handler NAME=exec:COMMAND, --handler NAME=http://…, --handler python:MODULE, or -- COMMAND…"
+        ),
+        (Some(ModeName::Thread), None) => Ok(ModeSpec::Thread { handlers: named, slots }),
+        (None | Some(ModeName::Coroutine), None) => {
+            let slots = args.high_water.or(slots).unwrap_or(Coroutines::SLOTS);
+            Ok(ModeSpec::Coroutine { handlers: named, slots })
+        }
+    }
+}
+
+fn watermarks(args: &Args, mode: &ModeSpec) -> anyhow::Result<Option<Watermarks>> {
+    let ModeSpec::Coroutine { slots, .. } = mode else {
+        if args.low_water.is_some() {
+            bail!("--high-water and --low-water are for coroutines; processes and threads have --concurrency");
+        }
+        return Ok(None);
+    };
+    let low = args.low_water.unwrap_or_else(|| Settings::low_water_for(*slots));
+    if *slots == 0 || low >= *slots {
+        bail!("the low-water mark ({low}) must be below the high-water mark ({slots})");
+    }
+    Ok(Some(Watermarks { high: *slots, low }))
+}
+
+fn check_limits(whose: &str, soft: Option<Duration>, hard: Option<Duration>) -> anyhow::Result<()> {
+    if [soft, hard].into_iter().flatten().any(|limit| limit.is_zero()) {
+        bail!("a limit of no time for {whose} would end every task before it begins");
+    }
+    match (soft, hard) {
+        (Some(soft), Some(hard)) if soft >= hard => {
+            bail!("the soft limit of {whose} ({soft:?}) must be below its hard one ({hard:?})")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn default_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "worker".to_owned());
+    format!("{}-{}", host.trim(), std::process::id())
+}
+
+/// `MIN..MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BackoffRange(pub(crate) Backoff);
+
+impl FromStr for BackoffRange {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<BackoffRange> {
+        let (min, max) = text.split_once("..").with_context(|| format!("{text:?} is no range; write 1s..10m"))?;
+        let (min, max) = (span(min)?, span(max)?);
+        if min > max {
+            bail!("{text:?} goes backwards");
+        }
+        Ok(BackoffRange(Backoff { min, max }))
+    }
+}
+
+/// `NAME KEY=VALUE…`: the rules of one task.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TaskPolicy {
+    name: String,
+    text: String,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Rule {
+    Retries(u32),
+    Backoff(Backoff),
+    Crashes(u32),
+    SoftLimit(Duration),
+    HardLimit(Duration),
+    ResultTtl(Duration),
+}
+
+impl FromStr for TaskPolicy {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<TaskPolicy> {
+        let mut words = text.split_whitespace();
+        let name = words.next().filter(|word| !word.contains('=')).context("rules begin with the task's name")?;
+        let rules = words.map(rule).collect::<anyhow::Result<Vec<Rule>>>()?;
+        if rules.is_empty() {
+            bail!("{text:?} has no rules; write {name} retries=5 hard-limit=20s");
+        }
+        Ok(TaskPolicy { name: name.to_owned(), text: text.to_owned(), rules })
+    }
+}
+
+fn rule(word: &str) -> anyhow::Result<Rule> {
+    let (key, value) = word.split_once('=').with_context(|| format!("{word:?} is no KEY=VALUE"))?;
+    let number = || value.parse::<u32>().with_context(|| format!("{word:?} has no whole number"));
+    Ok(match key {
+        "retries" => Rule::Retries(number()?),
+        "crashes" => Rule::Crashes(number()?),
+        "backoff" => Rule::Backoff(value.parse::<BackoffRange>()?.0),
+        "soft-limit" => Rule::SoftLimit(span(value)?),
+        "hard-limit" => Rule::HardLimit(span(value)?),
+        "result-ttl" => Rule::ResultTtl(span(value)?),
+        _ => bail!("{key:?} is no rule; there are retries, backoff, crashes, soft-limit, hard-limit, result-ttl"),
+    })
+}
+
+impl TaskPolicy {
+    pub(crate) fn describe(&self) -> &str {
+        &self.text
+    }
+
+    /// These rules over those for all tasks.
+    fn over(&self, all: &Policy) -> anyhow::Result<Policy> {
+        let mut policy = all.clone();
+        for rule in &self.rules {
+            match *rule {
+                Rule::Retries(count) => policy.retries_max = count,
+                Rule::Backoff(backoff) => policy.backoff = backoff,
+                Rule::Crashes(count) => policy.crashes_max = count.max(1),
+                Rule::SoftLimit(limit) => policy.soft_limit = Some(limit),
+                Rule::HardLimit(limit) => policy.hard_limit = Some(limit),
+                Rule::ResultTtl(ttl) => policy.result_ttl = ttl,
+            }
+        }
+        check_limits(&format!("task {}", self.name), policy.soft_limit, policy.hard_limit)?;
+        Ok(policy)
+    }
+}
+
+/// `queue:NAME KEY=N…` or `task:NAME KEY=N…`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GateSpec {
+    pub(crate) text: String,
+    of_queue: bool,
+    name: String,
+    concurrency: Option<u64>,
+    per_second: Option<u64>,
+    per_minute: Option<u64>,
+    per_day: Option<u64>,
+}
+
+impl FromStr for GateSpec {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<GateSpec> {
+        let mut words = text.split_whitespace();
+        let (kind, name) = words.next().and_then(|word| word.split_once(':')).unwrap_or_default();
+        if !matches!(kind, "queue" | "task") || name.is_empty() {
+            bail!("{text:?} is no limit; write 'queue:NAME rpm=150 concurrency=20' or 'task:NAME rps=5'");
+        }
+        let mut spec = GateSpec {
+            text: text.to_owned(),
+            of_queue: kind == "queue",
+            name: name.to_owned(),
+            concurrency: None,
+            per_second: None,
+            per_minute: None,
+            per_day: None,
+        };
+        for word in words {
+            let (key, value) = word.split_once('=').with_context(|| format!("{word:?} is no KEY=N"))?;
+            let number = value.parse::<u64>().ok().filter(|number| *number > 0);
+            let number = Some(number.with_context(|| format!("{word:?} has no whole number above zero"))?);
+            match key {
+                "concurrency" => spec.concurrency = number,
+                "rps" => spec.per_second = number,
+                "rpm" => spec.per_minute = number,
+                "rpd" => spec.per_day = number,
+                _ => bail!("{key:?} is no limit; there are concurrency, rps, rpm, rpd"),
+            }
+        }
+        if [spec.concurrency, spec.per_second, spec.per_minute, spec.per_day].iter().all(Option::is_none) {
+            bail!("{text:?} limits nothing; write queue:{name} rpm=150");
+        }
+        Ok(spec)
+    }
+}
+
+impl GateSpec {
+    fn queue(&self) -> Option<(String, String)> {
+        self.of_queue.then(|| (self.text.clone(), self.name.clone()))
+    }
+
+    fn add_to(&self, limits: Limits) -> anyhow::Result<Limits> {
+        let second = |amount| Limit::rate("rps", Dimension::REQUESTS, amount, Window::strict(Duration::from_secs(1)));
+        let gate = Gate::builder()
+            .limits(self.concurrency.map(|amount| Limit::concurrency("concurrency", amount)))
+            .limits(self.per_second.map(second))
+            .limits(self.per_minute.map(Limit::rpm))
+            .limits(self.per_day.map(|amount| Limit::rpd(amount, "UTC")))
+            .build()
+            .map_err(|error| anyhow!("--limit {:?}: {error}", self.text))?;
+        Ok(if self.of_queue { limits.queue(&self.name, gate) } else { limits.task(&self.name, gate) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn config(words: &str) -> anyhow::Result<Config> {
+        let words = ["worker"].into_iter().chain(words.split('|').filter(|word| !word.is_empty()));
+        let line = Line::try_parse_from(words).map_err(|error| anyhow!("{error}"))?;
+        Config::try_from(line.args)
+    }
+
+    fn complaint(words: &str) -> String {
+        config(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_given_decides_the_mode() {
+        let coroutine = config("--handler|a=exec:cat").unwrap();
+        assert!(matches!(coroutine.mode, ModeSpec::Coroutine { slots: 1_000, .. }));
+        assert_eq!(coroutine.settings.watermarks, Some(Watermarks { high: 1_000, low: 800 }));
+        let few = config("--handler|a=exec:cat|--concurrency|1").unwrap();
+        assert_eq!(few.settings.watermarks, Some(Watermarks { high: 1, low: 0 }));
+        let thread = config("--handler|a=exec:cat|--mode|thread|--concurrency|3").unwrap();
+        assert!(matches!(thread.mode, ModeSpec::Thread { slots: Some(3), .. }));
+        let ModeSpec::Process(options) = config("--concurrency|2|--|python3|-m|x").unwrap().mode else { panic!() };
+        assert_eq!((options.command.len(), options.children), (3, 2));
+        let ModeSpec::Process(options) = config("--handler|python:my.tasks").unwrap().mode else { panic!() };
+        assert_eq!(options.command.last().unwrap(), "my.tasks");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_said() {
+        assert!(complaint("").starts_with("which handler?"));
+        assert!(complaint("--handler|a=exec:cat|--|sh").contains("start two workers"));
+        assert!(complaint("--mode|process|--handler|a=exec:cat").contains("needs a program"));
+        assert!(complaint("--mode|thread|--|sh").contains("leave --mode away"));
+        assert!(complaint("--handler|a=exec:cat|--low-water|9|--high-water|9").contains("must be below"));
+        assert!(complaint("--handler|a=exec:cat|--mode|thread|--low-water|9").contains("are for coroutines"));
+        assert!(
+            complaint("--handler|a=exec:cat|--soft-limit|9s|--hard-limit|9s").contains("must be below its hard one")
+        );
+        assert!(complaint("--handler|a=exec:cat|--hard-limit|0").contains("before it begins"));
+        assert!(complaint("--handler|a=exec:cat|--limit|queue:x rpm=1").contains("add --queue x"));
+    }
+
+    #[test]
+    fn a_tasks_own_rules_stand_over_those_for_all() {
+        let config = config("--handler|a=exec:cat|--retries|9|--task|a retries=1 hard-limit=2s").unwrap();
+        let own = config.settings.policies.of("a");
+        assert_eq!((own.retries_max, own.hard_limit), (1, Some(Duration::from_secs(2))));
+        assert_eq!(config.settings.policies.of("b").retries_max, 9);
+        assert!(complaint("--handler|a=exec:cat|--task|a").contains("has no rules"));
+        assert!(complaint("--handler|a=exec:cat|--task|a retry=1").contains("\"retry\" is no rule"));
+    }
+
+    #[test]
+    fn limits_are_read_or_refused_in_words() {
+        let gate: GateSpec = "queue:llm rpm=150 concurrency=20".parse().unwrap();
+        assert_eq!((gate.per_minute, gate.concurrency, gate.of_queue), (Some(150), Some(20), true));
+        let error = |text: &str| text.parse::<GateSpec>().unwrap_err().to_string();
+        assert!(error("llm rpm=1").contains("write 'queue:NAME"));
+        assert!(error("queue:llm").contains("limits nothing"));
+        assert!(error("task:a rpm=0").contains("above zero"));
+        assert!(error("task:a tpm=1").contains("\"tpm\" is no limit"));
+    }
+}

@@ -1,0 +1,142 @@
+//! `--handler`: what runs the tasks of a name.
+
+use std::rc::Rc;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::bail;
+use serde_json::Value;
+use tidegate_loop::{EventLoop, timeout_at};
+use tidegate_worker::{
+    BlockingHandler, BlockingHandlers, Exec, Handler, HandlerError, Handlers, HttpHandler, Task, TaskContext,
+};
+
+/// One `--handler`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HandlerSpec {
+    /// `NAME=exec:COMMAND` or `NAME=http://…`.
+    Named(String, Call),
+    /// `python:MODULE`: whatever tasks the module has.
+    Python(String),
+}
+
+/// What a handler calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Call {
+    Exec(String),
+    Http(String),
+}
+
+impl FromStr for HandlerSpec {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<HandlerSpec> {
+        if let Some(module) = text.strip_prefix("python:") {
+            if module.trim().is_empty() {
+                bail!("python: names no module; write python:MODULE");
+            }
+            return Ok(HandlerSpec::Python(module.trim().to_owned()));
+        }
+        let Some((name, target)) = text.split_once('=') else {
+            bail!("{text:?} is no handler; write NAME=exec:COMMAND, NAME=http://…, or python:MODULE");
+        };
+        let name = name.trim().to_owned();
+        if name.is_empty() {
+            bail!("{text:?} has no name in front of its =");
+        }
+        let call = match target.split_once(':') {
+            Some(("exec", command)) if !command.trim().is_empty() => Call::Exec(command.to_owned()),
+            Some(("exec", _)) => bail!("{text:?} has no command behind exec:"),
+            Some(("http" | "https", _)) => Call::Http(target.to_owned()),
+            Some(("python", _)) => bail!("a Python module brings its own names; write --handler {target}"),
+            _ => bail!("{target:?} is nothing that could be called; write exec:COMMAND or http://…"),
+        };
+        Ok(HandlerSpec::Named(name, call))
+    }
+}
+
+impl Call {
+    fn handler(&self) -> Rc<dyn Handler> {
+        match self {
+            Call::Exec(command) => Rc::new(Exec::shell(command.clone())),
+            Call::Http(url) => Rc::new(HttpHandler::new(url)),
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Call::Exec(command) => format!("exec:{command}"),
+            Call::Http(url) => without_password(url),
+        }
+    }
+}
+
+/// A URL as it may be shown.
+fn without_password(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => match rest.split_once('@') {
+            Some((before, behind)) if !before.contains('/') => format!("{scheme}://…@{behind}"),
+            _ => url.to_owned(),
+        },
+        None => url.to_owned(),
+    }
+}
+
+pub(crate) fn handlers(named: &[(String, Call)]) -> Handlers {
+    named.iter().fold(Handlers::new(), |handlers, (name, call)| handlers.handler(name, call.handler()))
+}
+
+pub(crate) fn blocking_handlers(named: &[(String, Call)]) -> BlockingHandlers {
+    named.iter().fold(BlockingHandlers::new(), |handlers, (name, call)| {
+        handlers.handler(name, Arc::new(InThread(call.clone())))
+    })
+}
+
+/// A handler that wants a loop, on one of its own in a thread.
+struct InThread(Call);
+
+impl BlockingHandler for InThread {
+    fn call(&self, task: Task, context: TaskContext) -> Result<Value, HandlerError> {
+        let call = self.0.clone();
+        let event_loop = EventLoop::new()?;
+        let answer = event_loop.run_until_complete(async move {
+            let run = call.handler().call(task, context.clone());
+            match context.hard_deadline() {
+                // A little before the thread would be left behind: dropped, a command is killed and a connection closed.
+                Some(at) => timeout_at(at, run).await.unwrap_or(Err(HandlerError::SoftLimit)),
+                None => run.await,
+            }
+        });
+        answer.map_err(|error| HandlerError::failed(error.to_string()))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_are_commands_urls_and_modules() {
+        let parse = |text: &str| text.parse::<HandlerSpec>().unwrap();
+        assert_eq!(parse("a.b=exec:cat -n"), HandlerSpec::Named("a.b".into(), Call::Exec("cat -n".into())));
+        let url = "https://user:secret@host/x=1";
+        assert_eq!(parse(&format!("h={url}")), HandlerSpec::Named("h".into(), Call::Http(url.into())));
+        assert_eq!(parse("python:my.tasks"), HandlerSpec::Python("my.tasks".into()));
+    }
+
+    #[test]
+    fn what_is_no_handler_says_what_would_be() {
+        let error = |text: &str| text.parse::<HandlerSpec>().unwrap_err().to_string();
+        assert!(error("cat").contains("NAME=exec:COMMAND"));
+        assert!(error("=exec:cat").contains("no name"));
+        assert!(error("a=exec:").contains("no command"));
+        assert!(error("a=ftp://x").contains("nothing that could be called"));
+        assert!(error("a=python:m").contains("--handler python:m"));
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(Call::Http("http://me:secret@host/x".into()).describe(), "http://…@host/x");
+        assert_eq!(Call::Http("http://host/a@b".into()).describe(), "http://host/a@b");
+    }
+}

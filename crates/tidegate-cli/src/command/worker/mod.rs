@@ -1,0 +1,239 @@
+//! `tidegate worker`: takes tasks from a queue and runs them, until it is told to stop.
+
+mod banner;
+mod config;
+mod handler;
+mod logging;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::ValueEnum;
+use tidegate_http::serve;
+use tidegate_loop::net::TcpListener;
+use tidegate_loop::{EventLoop, Runner, spawn};
+use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
+
+use crate::broker::BrokerArgs;
+use crate::command::Done;
+use crate::span::span;
+use config::{Config, GateSpec, TaskPolicy};
+use handler::HandlerSpec;
+
+/// Run tasks from a queue
+///
+/// Tasks are run by handlers: a command, a URL, a Python module, or a program of yours that speaks the worker's protocol
+/// (behind `--`). A task leaves the queue only when its end has been recorded: whatever is killed, none is lost.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Signals: SIGTERM stops and lets running tasks finish; SIGINT (Ctrl-C) too, and ends them the second time; \
+                  SIGHUP replaces child processes; SIGUSR1 shows every task of the event loop.\n\n\
+                  Examples:\n  tidegate worker --handler echo=exec:cat\n  tidegate worker --queue mail --handler \
+                  mail.send=http://localhost:8080/send --limit 'queue:mail rpm=100'\n  tidegate worker -- python3 -m tidegate \
+                  worker myproject.tasks\n  tidegate worker --cron 'nightly: 0 3 * * * Europe/Berlin => report.build' \
+                  --handler report.build=exec:./report.sh\n\n\
+                  Exit codes: 0 stopped in order, 2 could not run, or the queue did not go on."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    broker: BrokerArgs,
+
+    /// A queue to take tasks from; may be given several times
+    #[arg(long, value_name = "QUEUE", default_value = "default")]
+    queue: Vec<String>,
+
+    /// What runs the tasks [default: process for a COMMAND or a Python module, else coroutine]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+
+    /// Tasks that run at a time [default: 1000 coroutines, as many processes or threads as processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    concurrency: Option<u64>,
+
+    /// Coroutines: reached, nothing further starts until the low-water mark [default: the concurrency]
+    #[arg(long, value_name = "N")]
+    high_water: Option<usize>,
+
+    /// Coroutines: from here on tasks start again [default: four fifths of the high-water mark]
+    #[arg(long, value_name = "N")]
+    low_water: Option<usize>,
+
+    /// Tasks held at a time, running ones included [default: a quarter more than run at a time]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    prefetch: Option<u64>,
+
+    /// After this long a task is told to come to an end
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    soft_limit: Option<Duration>,
+
+    /// After this long a task is ended
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    hard_limit: Option<Duration>,
+
+    /// How long running tasks may go on after SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "30s")]
+    warm_timeout: Duration,
+
+    /// How often a task that failed is tried again
+    #[arg(long, value_name = "N", default_value_t = Policy::RETRIES_MAX)]
+    retries: u32,
+
+    /// The wait before the first retry, and the longest one; it doubles in between
+    #[arg(long, value_name = "MIN..MAX", default_value = "1s..10m")]
+    backoff: config::BackoffRange,
+
+    /// With so many crashes a task is given up
+    #[arg(long, value_name = "N", default_value_t = Policy::CRASHES_MAX)]
+    crashes: u32,
+
+    /// For how long results are kept; 0 keeps none
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "1h")]
+    result_ttl: Duration,
+
+    /// Other rules for one task: 'NAME retries=5 backoff=1s..1m crashes=1 soft-limit=10s hard-limit=20s result-ttl=1d'
+    #[arg(long, value_name = "RULES")]
+    task: Vec<TaskPolicy>,
+
+    /// A limit for a queue or a task: 'queue:NAME rpm=150 concurrency=20', 'task:NAME rps=5 rpd=1000'
+    #[arg(long, value_name = "LIMIT")]
+    limit: Vec<GateSpec>,
+
+    /// A schedule: 'NAME: MIN HOUR DAY MONTH WEEKDAY [ZONE] => TASK [queue=QUEUE] [JSON ARGUMENTS]'
+    #[arg(long, value_name = "SCHEDULE")]
+    cron: Vec<Schedule>,
+
+    /// What runs the tasks of a name: NAME=exec:COMMAND, NAME=http://…, or python:MODULE for all tasks of a module
+    #[arg(long, value_name = "NAME=HANDLER")]
+    handler: Vec<HandlerSpec>,
+
+    /// How task bodies are written
+    #[arg(long, value_enum, default_value_t = Codec::Native)]
+    codec: Codec,
+
+    /// Processes: replace a child after so many tasks
+    #[arg(long, value_name = "N")]
+    max_tasks: Option<u64>,
+
+    /// Processes: replace a child that has more than this many MiB in memory after a task
+    #[arg(long, value_name = "MIB")]
+    max_memory: Option<u64>,
+
+    /// Processes: tasks a child may have at a time, one running and the others on their way
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pipeline: u16,
+
+    /// Serve /metrics (for Prometheus) and /healthz here
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+
+    /// How this worker is called in lists [default: host and process number]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// How log lines are written
+    #[arg(long, value_enum, default_value_t = logging::Format::Text)]
+    log_format: logging::Format,
+
+    /// What is logged: error, warn, info, debug, trace, or a filter such as tidegate_worker=debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log: String,
+
+    /// Print how it ended as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// A program that runs tasks, started once for each process
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    /// Many at a time in this process: commands and URLs
+    Coroutine,
+    /// Each in a thread
+    Thread,
+    /// In child processes that are kept: Python, or a program behind --
+    Process,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Codec {
+    /// JSON, as `tidegate enqueue` writes it
+    Native,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    let config = Config::try_from(args)?;
+    logging::start(config.log_format, &config.log)?;
+    let watchdog =
+        Watchdog::start(config.settings.stop_limit() + WATCHDOG_SLACK).context("no thread for the watchdog")?;
+    let event_loop = EventLoop::new().context("cannot start an event loop")?;
+    // The first Ctrl-C is the worker's business, and so is the second.
+    let report = Runner::new(event_loop).ctrl_c(false).run(work(config)).map_err(|error| anyhow!("{error}"))?;
+    drop(watchdog);
+    report.map(|()| Done::All)
+}
+
+/// What the loop may take beside the stop's own limits before it counts as stuck.
+const WATCHDOG_SLACK: Duration = Duration::from_secs(5);
+
+async fn work(config: Config) -> anyhow::Result<()> {
+    let broker = config.broker.open().await?;
+    let mode = config.mode.make();
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let page = match config.metrics {
+        Some(address) => {
+            let bound = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+            Some(bound)
+        }
+        None => None,
+    };
+    let address = page.as_ref().map(TcpListener::local_addr).transpose()?;
+    let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address);
+    let json = config.json;
+    let master = Master::new(broker, mode, config.settings);
+    let worker = master.handle();
+    let server = page.map(|listener| serve(listener, worker.router()));
+    let stop_page = server.as_ref().map(|server| server.handle());
+    if let Some(server) = server {
+        spawn(server.run());
+    }
+    eprint!("{banner}");
+    let listening = spawn({
+        let worker = worker.clone();
+        async move { signals.pass_to(&worker).await }
+    });
+    let ended = master.run().await;
+    listening.cancel();
+    if let Some(page) = stop_page {
+        page.stop();
+    }
+    let report = ended.map_err(|error| anyhow!("{error}"))?;
+    tell(&report, json)
+}
+
+fn tell(report: &Report, json: bool) -> anyhow::Result<()> {
+    let settled: serde_json::Map<String, serde_json::Value> =
+        report.settled.iter().map(|(kind, count)| (kind.as_str().to_owned(), (*count).into())).collect();
+    if json {
+        let line = serde_json::json!({
+            "received": report.received, "settled": settled, "returned": report.returned, "lost": report.lost,
+            "unsettled": report.unsettled, "cancelled": report.cancelled, "stop_ms": report.stop_took.as_millis() as u64,
+        });
+        return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
+    }
+    let settled: Vec<String> = settled.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let settled = if settled.is_empty() { "nothing ended".to_owned() } else { settled.join(", ") };
+    eprintln!(
+        "stopped in {:.2} s: {} received, {settled}, {} returned, {} unsettled",
+        report.stop_took.as_secs_f64(),
+        report.received,
+        report.returned,
+        report.unsettled
+    );
+    Ok(())
+}
