@@ -16,7 +16,7 @@ use tidegate_loop::{EventLoop, LoopHandle, sleep};
 use tidegate_worker::codec::native;
 use tidegate_worker::{
     BlockingHandlers, Broker, Coroutines, Envelope, HandlerError, Handlers, Master, MemoryBroker, Mode, Policies,
-    Policy, ProcessMode, ProcessOptions, Settings, Signals, SqliteBroker, Stop, Task, Threads, sqlite,
+    Policy, ProcessMode, ProcessOptions, Settings, Signals, SqliteBroker, Stop, Task, Threads, Watchdog, sqlite,
 };
 
 const QUEUE: &str = "default";
@@ -39,6 +39,7 @@ fn main() {
                 run(&format!("no_task_is_lost_when_workers_are_killed::{mode}"), &|| killed_again_and_again(mode));
             }
             run("a_warm_stop_under_load_leaves_nothing_half_settled", &stopped_under_load);
+            run("a_handler_that_holds_up_the_loop_does_not_hold_up_the_stop_for_ever", &stopped_by_the_watchdog);
             run("memory_stays_flat_over_many_tasks", &memory_stays_flat);
         }
     }
@@ -112,6 +113,17 @@ fn mode(name: &str, place: &Path) -> Rc<dyn Mode> {
             }))
             .with_slots(50),
         ),
+        // Never comes back to the loop.
+        "stuck" => Rc::new(Coroutines::new(Handlers::new().task("note", move |number: u64, _micros: u64| {
+            note(&log, number);
+            loop {
+                std::thread::park();
+            }
+            #[expect(unreachable_code, reason = "what it would return, for the compiler")]
+            async {
+                Ok::<(), HandlerError>(())
+            }
+        }))),
         "thread" => Rc::new(
             Threads::new(BlockingHandlers::new().task("note", move |number: u64, _micros: u64| {
                 note(&log, number);
@@ -133,6 +145,7 @@ const PREFETCH: usize = 60;
 /// Runs until it is stopped or killed; says on standard output when it has started, and how it ended.
 fn be_a_worker(name: &str, place: &Path) {
     let (name, place) = (name.to_owned(), place.to_owned());
+    let _watchdog = (name == "stuck").then(|| Watchdog::start(Duration::from_millis(200)).unwrap());
     run_on_loop(async move {
         let mut signals = Signals::listen().unwrap();
         let mut settings = Settings::new([QUEUE]);
@@ -312,6 +325,28 @@ fn stopped_under_load() {
         assert!(numbers.into_iter().all(|number| !runs.contains_key(&number)));
         assert_eq!(broker.check().await.unwrap(), Vec::<String>::new());
     });
+}
+
+fn stopped_by_the_watchdog() {
+    let directory = tempfile::tempdir().unwrap();
+    let place: PathBuf = directory.path().to_owned();
+    log_of(&place);
+    run_on_loop({
+        let place = place.clone();
+        async move {
+            let broker = open(&place).await;
+            publish(&broker, 1, || 0).await;
+            broker.close().await.unwrap();
+        }
+    });
+    let mut stuck = Worker::start("stuck", &place);
+    assert!(wait_for_log(&place, 1), "nothing is run");
+    stuck.signal("-TERM");
+    assert_eq!(stuck.child.wait().unwrap().code(), Some(137));
+    // The task it had is not lost.
+    let next = Worker::start("coroutine", &place);
+    assert!(wait_for_log(&place, 4), "the task did not come back");
+    assert_eq!(next.stop()["unsettled"], 0);
 }
 
 /// Resident, in KiB.

@@ -74,7 +74,7 @@ fn task(random: &mut fastrand::Rng) -> (Task, &'static str) {
 async fn live(memory: &MemoryBroker, runs: &Rc<Runs>, plan: Plan, random: &mut fastrand::Rng) {
     let losing = memory.connect();
     let broker = Rc::new(Faulty::new(Rc::new(memory.connect()), plan, move || losing.lose_leases()));
-    let here = Rc::default();
+    let here = Rc::<RefCell<HashSet<TaskId>>>::default();
     let settings = settings(random);
     let limit = settings.stop_limit();
     let mode = Coroutines::new(handlers(runs, &here)).with_slots(random.usize(1..6));
@@ -110,7 +110,7 @@ async fn live(memory: &MemoryBroker, runs: &Rc<Runs>, plan: Plan, random: &mut f
         && report.unsettled == 0
         && report.lost == 0
     {
-        for id in here.borrow().iter() {
+        for id in &here.take() {
             let result = memory.result(id).await.unwrap().expect("what finished was acknowledged");
             assert_eq!(result.state, TaskState::Succeeded, "{id} finished and was not acknowledged");
         }

@@ -25,7 +25,7 @@ fn a_task_that_fails_is_tried_again_after_growing_waits() {
         });
         let yard = Yard::new(handlers, |_| {});
         assert_eq!(yard.run(Task::new("flaky")).await.value, 2);
-        let tries = tries.borrow();
+        let tries = tries.take();
         let waits: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
         for (wait, full) in waits.iter().zip([1, 2].map(Duration::from_secs)) {
             // The broker's clock and the loop's are read a moment apart.
