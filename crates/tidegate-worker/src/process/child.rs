@@ -360,13 +360,13 @@ impl Child {
     /// Tells how it ended, to those who wait for its runs, too.
     fn exited(&mut self, status: Result<ExitStatus, ProcessError>) -> End {
         let now = LoopHandle::current().time();
-        let mut last = LastWords::default();
-        std::mem::swap(&mut last, &mut self.last_words);
+        let (child, pid) = (self.slot.index + 1, self.pid);
+        let mut last = std::mem::take(&mut self.last_words);
         for output in [&mut self.stdout, &mut self.stderr] {
-            let keep = output.name == "stderr";
-            output.lines.end(|line| {
-                if keep {
-                    last.push(line)
+            output.finish(|stream, line| {
+                tracing::info!(target: "tidegate::child", child, pid, stream, "{line}");
+                if stream == "stderr" {
+                    last.push(line);
                 }
             });
         }
