@@ -32,11 +32,10 @@ const MAX_OUTPUT: usize = 32 << 20;
 ///
 /// ```
 /// use tidegate_loop::LoopHandle;
-/// use tidegate_worker::{Exec, Handler, Task, TaskContext, TaskId};
+/// use tidegate_worker::{Exec, Handler, Task, TaskContext};
 ///
 /// tidegate_loop::run(async {
-///     let task = Task { id: TaskId::new(), name: "echo".into(), args: vec!["hi".into()], kwargs: Default::default(),
-///                       retries: 0, soft_limit: None, hard_limit: None };
+///     let task = Task::new("echo").arg("hi");
 ///     let context = TaskContext::new(&task, None, None, LoopHandle::current().time());
 ///     let value = Exec::shell("cat").call(task, context).await.unwrap();
 ///     assert_eq!(value["args"][0], "hi");

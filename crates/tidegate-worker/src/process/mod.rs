@@ -100,7 +100,7 @@ impl ProcessOptions {
 ///
 /// ```
 /// use std::rc::Rc;
-/// use tidegate_worker::{Job, Mode, Outcome, ProcessMode, ProcessOptions, StopSignal, Task, TaskId};
+/// use tidegate_worker::{Job, Mode, Outcome, ProcessMode, ProcessOptions, StopSignal, Task};
 ///
 /// // A child of one line: it greets, and answers every task with null.
 /// let child = r#"
@@ -119,9 +119,7 @@ impl ProcessOptions {
 ///     let mode = ProcessMode::new(options);
 ///     mode.start().await.unwrap();
 ///     assert_eq!(mode.handlers(), Some(vec!["noop".to_string()]));
-///     let task = Task { id: TaskId::new(), name: "noop".into(), args: vec![], kwargs: Default::default(), retries: 0,
-///                       soft_limit: None, hard_limit: None };
-///     let job = Job { task, soft_limit: None, hard_limit: None, stop: Rc::new(StopSignal::default()) };
+///     let job = Job { task: Task::new("noop"), soft_limit: None, hard_limit: None, stop: Rc::new(StopSignal::default()) };
 ///     assert_eq!(mode.run(job).await, Outcome::Success(serde_json::Value::Null));
 ///     mode.stop().await;
 /// })

@@ -1,11 +1,12 @@
 //! Children killed at random moments of a flow: every task has exactly one outcome, and no more have crashed than were
-//! killed.
+//! killed. And a worker that is killed takes its children along.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tidegate_loop::process::{Command, Stdio};
 use tidegate_loop::{gather_all, spawn, yield_now};
 use tidegate_worker::{Mode, Outcome, ProcessMode};
 
@@ -97,4 +98,28 @@ fn every_task_has_one_outcome_though_children_are_killed() {
         let seed = fastrand::u64(..);
         rounds(pipeline, kills, tasks, seed);
     }
+}
+
+/// Says to this program, started again, that it is the worker, and where to note its child.
+const WORKER: &str = "TIDEGATE_TEST_NOTE";
+
+#[test]
+fn children_die_with_a_worker_that_is_killed() {
+    if let Some(note) = std::env::var_os(WORKER) {
+        on_loop(async move {
+            let mode = started(python(1)).await;
+            run(&mode, "stubborn", json!([note.to_str().unwrap()])).await;
+        });
+        return;
+    }
+    on_loop(async {
+        let mut note = Note::new();
+        let mut worker = Command::new(std::env::current_exe().unwrap());
+        worker.args(["--exact", "kills::children_die_with_a_worker_that_is_killed"]).stdout(Stdio::null());
+        let mut worker = worker.env(WORKER, note.path().as_str().unwrap()).kill_on_drop(true).spawn().unwrap();
+        let child = note.pid().await;
+        worker.kill().unwrap();
+        ended(child).await;
+        worker.wait().await.unwrap();
+    });
 }

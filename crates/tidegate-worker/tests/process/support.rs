@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode as Permissions, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tidegate_loop::pipe::PipeReader;
 use tidegate_loop::stream::StreamReader;
 use tidegate_loop::{EventLoop, LoopHandle, interrupt};
 use tidegate_sync::Event;
-use tidegate_worker::{Job, Mode, Outcome, ProcessMode, ProcessOptions, StopSignal, Task, TaskError, TaskId};
+use tidegate_worker::{Job, Mode, Outcome, ProcessMode, ProcessOptions, StopSignal, Task, TaskError};
 
 /// Runs a test; one that hangs is told so instead of being waited for.
 pub(crate) fn on_loop<F: Future + 'static>(future: F) -> F::Output {
@@ -50,15 +50,7 @@ pub(crate) async fn started(options: ProcessOptions) -> Rc<ProcessMode> {
 
 pub(crate) fn task(name: &str, args: Value) -> Task {
     let Value::Array(args) = args else { panic!("arguments are an array, not {args}") };
-    Task {
-        id: TaskId::new(),
-        name: name.into(),
-        args,
-        kwargs: Map::new(),
-        retries: 0,
-        soft_limit: None,
-        hard_limit: None,
-    }
+    Task { args, ..Task::new(name) }
 }
 
 pub(crate) fn job(name: &str, args: Value) -> Job {
