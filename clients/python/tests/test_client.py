@@ -24,6 +24,11 @@ class OnFile(unittest.TestCase):
         self.client = Client(f"sqlite:{self.path}")
         self.addCleanup(self.client.close)
 
+    def another(self) -> Client:
+        client = Client(self.path)
+        self.addCleanup(client.close)
+        return client
+
     def rows(self, sql: str, *values: object) -> list:
         connection = sqlite3.connect(self.path, timeout=60)
         try:
@@ -114,7 +119,7 @@ class Enqueue(OnFile):
                 client.enqueue("a")
 
         threads = [threading.Thread(target=publish, args=(self.client,)) for _ in range(2)]
-        threads += [threading.Thread(target=publish, args=(Client(self.path),)) for _ in range(2)]
+        threads += [threading.Thread(target=publish, args=(self.another(),)) for _ in range(2)]
         self.client.enqueue("a")
         child = os.fork()
         if child == 0:
@@ -178,10 +183,10 @@ class Files(OnFile):
         with self.assertRaisesRegex(QueueError, "of another program"):
             self.client.enqueue("a")
         os.remove(self.path)
-        Client(self.path).enqueue("a")
+        self.another().enqueue("a")
         self.rows("PRAGMA user_version=2")
         with self.assertRaisesRegex(QueueError, "has layout 2, and this module knows layout 1"):
-            Client(self.path).enqueue("a")
+            self.another().enqueue("a")
 
     def test_what_is_no_file_is_a_clear_error(self) -> None:
         with self.assertRaisesRegex(QueueError, "cannot open the queue /nowhere/queue.db"):

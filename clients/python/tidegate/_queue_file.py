@@ -109,10 +109,12 @@ class QueueFile:
         try:
             # Transactions are begun and ended here, and locks waited for in fair turns.
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-            self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL"))
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._open()
-            self._bell = os.open(path + "-bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._open()
+                self._bell = os.open(path + "-bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except BaseException:
+                self._connection.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise QueueError(f"cannot open the queue {path}: {error}") from error
 
@@ -121,6 +123,8 @@ class QueueFile:
         os.close(self._bell)
 
     def _open(self) -> None:
+        self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL"))
+        self._connection.execute("PRAGMA synchronous=FULL")
         if self._version() == VERSION:
             return
         with self._transaction():

@@ -36,6 +36,8 @@ class Client:
         self.path = _path_of(broker_url)
         self._lock = threading.Lock()
         self._file: Optional[QueueFile] = None
+        #: Of before a fork: SQLite must not close in a child what its parent has open.
+        self._inherited: List[QueueFile] = []
         self._pid = 0
 
     def enqueue(
@@ -119,7 +121,7 @@ class Client:
         with self._lock:
             if self._file is not None and self._pid == os.getpid():
                 self._file.close()
-            self._file = None
+                self._file = None
 
     def __enter__(self) -> "Client":
         return self
@@ -128,8 +130,10 @@ class Client:
         self.close()
 
     def _opened(self) -> QueueFile:
-        # A connection must not be used on both sides of a fork.
-        if self._file is None or self._pid != os.getpid():
+        if self._file is not None and self._pid != os.getpid():
+            self._inherited.append(self._file)
+            self._file = None
+        if self._file is None:
             self._file = QueueFile(self.path, _now_ms)
             self._pid = os.getpid()
         return self._file
