@@ -61,6 +61,10 @@ pub struct ProcessOptions {
 /// The largest message unless told otherwise: 32 MiB.
 pub const MAX_FRAME: usize = 32 << 20;
 
+/// How long a child may take to be ready unless told otherwise: less than a worker waits for its start, so that it can be
+/// said why.
+const READY_LIMIT: Duration = Duration::from_secs(25);
+
 impl ProcessOptions {
     /// One child a processor, each from `command`, with the defaults.
     pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> ProcessOptions {
@@ -72,7 +76,7 @@ impl ProcessOptions {
             max_tasks: None,
             max_rss: None,
             max_frame: MAX_FRAME,
-            ready_limit: Duration::from_secs(30),
+            ready_limit: READY_LIMIT,
             grace: Duration::from_secs(5),
         }
     }
