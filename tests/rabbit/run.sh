@@ -14,6 +14,11 @@ eval "$(grep TIDEGATE_RABBIT "$scratch/rabbit/env")"
 "$node" ctl "$scratch/rabbit" add_user client not-used >/dev/null
 "$node" ctl "$scratch/rabbit" set_permissions client '.*' '.*' '.*' >/dev/null
 
+# Producers and workers of others.
+python3 -m venv "$scratch/python"
+"$scratch/python/bin/pip" install --quiet 'celery==5.7.0' 'dramatiq[rabbitmq]==2.2.1'
+export TIDEGATE_PYTHON="$scratch/python/bin/python"
+
 cargo clippy -p tidegate-amqp --test peers --features peers --locked --quiet -- -D warnings
 cargo clippy -p tidegate-worker --all-targets --features amqp,peers --locked --quiet -- -D warnings
 # One at a time: some tell the broker that its memory is full.

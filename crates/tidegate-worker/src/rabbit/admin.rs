@@ -10,7 +10,7 @@ use super::core::{Core, Place};
 use super::delay;
 use super::link::of_request;
 use super::message::Stored;
-use super::topology::{QUEUES, dead_name};
+use super::topology::QUEUES;
 use crate::broker::{BrokerError, DeadLetter, QueueStats, Selection};
 use crate::task::Envelope;
 
@@ -39,7 +39,8 @@ impl Core {
         let mut all = Vec::new();
         for queue in self.queues().await? {
             let Some(declared) = self.look(&queue).await? else { continue };
-            let dead = self.look(&dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
+            let dead =
+                self.look(&self.options.kind.dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
             all.push(QueueStats {
                 ready: declared.messages.into(),
                 delayed: self.delayed(&queue).await?,
@@ -114,7 +115,7 @@ impl Core {
         queue: &str,
         limit: usize,
     ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
-        let from = dead_name(queue);
+        let from = self.options.kind.dead_name(queue);
         let there = self.look(&from).await?.map_or(0, |declared| declared.messages as usize);
         self.take(control, &from, queue, limit.min(there)).await
     }

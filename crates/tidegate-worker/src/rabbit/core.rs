@@ -10,7 +10,7 @@ use super::Options;
 use super::delay;
 use super::link::{Link, SendError, of_request};
 use super::message::{self, Death, PRIORITY_RETURNED, Stored};
-use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology, dead_name};
+use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
 use super::unique;
 use crate::broker::{BrokerError, TaskResult, TaskState};
 use crate::clock::{self, LoopClock};
@@ -76,7 +76,7 @@ impl Core {
         };
         let wait = envelope.eta.map(|eta| clock::until(eta, self.now())).filter(|wait| !wait.is_zero());
         let (exchange, key) = match (place, wait) {
-            (Place::Dead, _) => (String::new(), dead_name(&envelope.queue)),
+            (Place::Dead, _) => (String::new(), self.options.kind.dead_name(&envelope.queue)),
             (Place::Queue, Some(wait)) => {
                 let control = self.control.connection().await?;
                 self.topology.ensure_ladder(&control, &envelope.queue).await?;

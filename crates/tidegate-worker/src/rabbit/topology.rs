@@ -22,19 +22,26 @@ pub enum QueueKind {
     Classic,
     /// On several nodes, surviving the loss of one. No priorities; a returned task goes to the end of its queue.
     Quorum,
-    /// As Celery and dramatiq declare theirs: durable, without arguments (dramatiq's dead-letter arguments aside). No
-    /// priorities.
+    /// As Celery declares its own: durable, without arguments. No priorities.
     Plain,
+    /// As dramatiq declares its own: dead letters lie in `NAME.XQ` for a week. No priorities.
+    Dramatiq,
 }
 
-pub(super) fn dead_name(queue: &str) -> String {
-    format!("{queue}.dead")
-}
+/// For how long dramatiq keeps dead letters.
+const DRAMATIQ_DEAD_MS: i64 = 604_800_000;
 
 impl QueueKind {
+    pub(super) fn dead_name(self, queue: &str) -> String {
+        match self {
+            QueueKind::Dramatiq => format!("{queue}.XQ"),
+            _ => format!("{queue}.dead"),
+        }
+    }
+
     fn queue(self, name: &str) -> Queue {
         let queue = Queue::durable(name);
-        let dead = dead_name(name);
+        let dead = self.dead_name(name);
         let letters = |queue: Queue| {
             queue.argument("x-dead-letter-exchange", "").argument("x-dead-letter-routing-key", dead.as_str())
         };
@@ -45,12 +52,14 @@ impl QueueKind {
             // The limit is the broker's last resort against a task that kills every worker; workers give up earlier.
             QueueKind::Quorum => letters(queue).argument("x-queue-type", "quorum").argument("x-delivery-limit", 50),
             QueueKind::Plain => queue,
+            QueueKind::Dramatiq => letters(queue),
         }
     }
 
     fn dead(self, name: &str) -> Queue {
-        let queue = Queue::durable(dead_name(name));
+        let queue = Queue::durable(self.dead_name(name));
         match self {
+            QueueKind::Dramatiq => queue.argument("x-message-ttl", DRAMATIQ_DEAD_MS),
             QueueKind::Quorum => queue.argument("x-queue-type", "quorum"),
             _ => queue,
         }
