@@ -23,4 +23,7 @@ cargo clippy -p tidegate-amqp --test peers --features peers --locked --quiet -- 
 cargo clippy -p tidegate-worker --all-targets --features amqp,peers --locked --quiet -- -D warnings
 # One at a time: some tell the broker that its memory is full.
 cargo test -p tidegate-amqp --test peers --features peers --locked --quiet -- --test-threads=1
-cargo test -p tidegate-worker --test rabbit --features amqp,peers --locked --quiet -- --test-threads=1 --nocapture
+# First what restarts the broker, while there is little in it that must be read again.
+worker=(cargo test -p tidegate-worker --test rabbit --features amqp,peers --locked --quiet -- --test-threads=1)
+"${worker[@]}" --nocapture restarts
+"${worker[@]}" --skip restarts
