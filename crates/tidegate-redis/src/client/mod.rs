@@ -1,0 +1,366 @@
+//! One connection to Redis that everybody shares: commands are drained from one queue, written together, and answered in
+//! order through futures.
+
+mod answer;
+mod driver;
+mod link;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tidegate_limit::Backoff;
+use tidegate_loop::{JoinHandle, LoopHandle};
+use tidegate_sync::Queue;
+
+use self::answer::Asker;
+use crate::address::Address;
+use crate::error::{CallError, ConnectError, RefusalKind};
+use crate::wire::{Command, Value};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// What `CLIENT LIST` shows; letters without spaces. Empty: none.
+    pub name: String,
+    /// From the look-up of the name to a Redis that is ready.
+    pub connect_timeout: Duration,
+    /// A connection on which nothing comes in for so long though answers are owed is broken.
+    pub response_timeout: Duration,
+    /// Between attempts to connect, for as long as it takes.
+    pub backoff: Backoff,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            name: "tidegate".to_owned(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(5),
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).with_retries(u32::MAX),
+        }
+    }
+}
+
+/// A connection to Redis; clones share it. It belongs to its loop.
+///
+/// A command waits for the connection, if there is none, and is then sent together with everybody else's. When the
+/// connection breaks, those that were sent end as [`CallError::Unanswered`]; it is made again by itself.
+///
+/// ```no_run
+/// use tidegate_redis::{Client, ClientOptions, Command};
+///
+/// # tidegate_loop::run(async {
+/// let redis = Client::open("redis://localhost".parse()?, ClientOptions::default());
+/// redis.ready().await?; // or go on without waiting
+/// redis.call(Command::new("SET").arg("key").arg("value")).await?;
+/// assert_eq!(redis.call(Command::new("GET").arg("key")).await?.as_bytes(), Some(&b"value"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap().unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Rc<Inner>,
+}
+
+/// Dropped with the last clone: then nobody is left to ask.
+struct Inner {
+    shared: Rc<Shared>,
+    driver: RefCell<Option<JoinHandle<()>>>,
+}
+
+pub(crate) struct Submission {
+    command: Command,
+    /// `None`: it is not answered in order, as `SUBSCRIBE`.
+    asker: Option<Asker>,
+}
+
+type Listener = Rc<dyn Fn(&[u8])>;
+
+pub(crate) struct Shared {
+    address: Address,
+    /// The address as messages show it.
+    name: String,
+    options: ClientOptions,
+    queue: Queue<Submission>,
+    health: RefCell<Health>,
+    /// Raised with every change of health.
+    changes: Cell<u64>,
+    /// Those who wait for a change of health.
+    watching: RefCell<Vec<Waker>>,
+    channels: RefCell<HashMap<Vec<u8>, Listener>>,
+    stats: Cell<ClientStats>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Health {
+    /// The first attempt has not ended.
+    Opening,
+    Up,
+    /// Being tried again.
+    Down(ConnectError),
+}
+
+/// A client's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Commands sent.
+    pub commands: u64,
+    /// How often the queue was drained for them: commands per batch is what pipelining saves.
+    pub batches: u64,
+    /// Answers and refusals that came.
+    pub answered: u64,
+    /// Commands whose connection broke first.
+    pub unanswered: u64,
+    /// Sent and not answered.
+    pub in_flight: usize,
+    /// Not sent yet.
+    pub queued: usize,
+    /// Connections made.
+    pub connects: u64,
+    /// Whether there is one now.
+    pub connected: bool,
+}
+
+impl Client {
+    /// A client that connects in the background, and again whenever the connection breaks, until its last clone is
+    /// dropped.
+    ///
+    /// # Panics
+    /// Outside of a loop.
+    #[must_use]
+    pub fn open(address: Address, options: ClientOptions) -> Client {
+        let shared = Rc::new(Shared {
+            name: address.to_string(),
+            address,
+            options,
+            queue: Queue::unbounded(),
+            health: RefCell::new(Health::Opening),
+            changes: Cell::new(0),
+            watching: RefCell::default(),
+            channels: RefCell::default(),
+            stats: Cell::default(),
+        });
+        let driver = LoopHandle::current().task().name("redis connection").spawn(driver::drive(shared.clone()));
+        Client { inner: Rc::new(Inner { shared, driver: RefCell::new(Some(driver)) }) }
+    }
+
+    /// Waits until there is a connection.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the attempt failed for a reason that waiting does not mend, such as a wrong password. (It is
+    /// tried again all the same: somebody may mend it.)
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn ready(&self) -> Result<(), ConnectError> {
+        loop {
+            let seen = self.changes();
+            match &*self.shared().health.borrow() {
+                Health::Up => return Ok(()),
+                Health::Down(error) if !error.is_temporary() => return Err(error.clone()),
+                Health::Opening | Health::Down(_) => {}
+            }
+            self.changed(seen).await;
+        }
+    }
+
+    /// Sends a command together with everybody else's and waits for its answer.
+    ///
+    /// # Errors
+    /// See [`CallError`]. While Redis is not reachable it waits; put a time-out around it where that is not wanted.
+    ///
+    /// # Cancel safety
+    /// Dropped before it was sent, it may still be sent; its answer is dropped.
+    pub async fn call(&self, command: Command) -> Result<Value, CallError> {
+        let shared = self.shared();
+        if let Health::Down(error) = &*shared.health.borrow()
+            && !error.is_temporary()
+        {
+            return Err(CallError::Unusable(error.clone()));
+        }
+        let (asker, answer) = answer::place();
+        if shared.queue.try_push(Submission { command, asker: Some(asker) }).is_err() {
+            return Err(CallError::Closed);
+        }
+        answer.await
+    }
+
+    /// Runs a script by its digest, and sends its text where Redis does not know it.
+    pub(crate) async fn run_script(&self, script: &Script, arguments: &Command) -> Result<Value, CallError> {
+        let by_digest = script.command("EVALSHA", &script.digest, arguments);
+        match self.call(by_digest).await {
+            Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NoScript => {
+                self.call(script.command("EVAL", script.text, arguments)).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Has `listener` told what is published on a channel, on every connection from now on.
+    pub(crate) fn subscribe(&self, channel: &str, listener: impl Fn(&[u8]) + 'static) {
+        let shared = self.shared();
+        shared.channels.borrow_mut().insert(channel.into(), Rc::new(listener));
+        // A connection that is made later subscribes to all channels itself; twice does no harm.
+        if matches!(&*shared.health.borrow(), Health::Up) {
+            let command = Command::new("SUBSCRIBE").arg(channel);
+            let _ = shared.queue.try_push(Submission { command, asker: None });
+        }
+    }
+
+    pub(crate) fn unsubscribe(&self, channel: &str) {
+        let shared = self.shared();
+        let listener = shared.channels.borrow_mut().remove(channel.as_bytes());
+        drop(listener);
+        if matches!(&*shared.health.borrow(), Health::Up) {
+            let command = Command::new("UNSUBSCRIBE").arg(channel);
+            let _ = shared.queue.try_push(Submission { command, asker: None });
+        }
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> ClientStats {
+        let shared = self.shared();
+        let connected = matches!(&*shared.health.borrow(), Health::Up);
+        ClientStats { queued: shared.queue.len(), connected, ..shared.stats.get() }
+    }
+
+    /// The address, without its password.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.shared().name
+    }
+
+    /// Takes no more commands, waits for the answers that are owed, and closes the connection. Without one, those that
+    /// wait end as [`CallError::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropped, it is closed all the same.
+    pub async fn close(&self) {
+        self.shared().queue.close();
+        let driver = self.inner.driver.borrow_mut().take();
+        if let Some(driver) = driver {
+            if !self.is_up() {
+                driver.cancel();
+            }
+            let _ = driver.await;
+        }
+        while let Ok(submission) = self.shared().queue.try_recv() {
+            drop(submission);
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&*self.shared().health.borrow(), Health::Up)
+    }
+
+    /// Why there is no connection.
+    pub(crate) fn fault(&self) -> Option<ConnectError> {
+        match &*self.shared().health.borrow() {
+            Health::Down(error) => Some(error.clone()),
+            Health::Opening | Health::Up => None,
+        }
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.shared().changes.get()
+    }
+
+    /// Until the connection is made, lost, or an attempt has failed after `seen`.
+    pub(crate) async fn changed(&self, seen: u64) {
+        let shared = self.shared();
+        poll_fn(|cx| {
+            if shared.changes.get() != seen {
+                return Poll::Ready(());
+            }
+            let mut watching = shared.watching.borrow_mut();
+            if !watching.iter().any(|waker| waker.will_wake(cx.waker())) {
+                watching.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn shared(&self) -> &Rc<Shared> {
+        &self.inner.shared
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if let Some(driver) = self.driver.take() {
+            driver.cancel();
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("address", &self.address()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Shared {
+    fn count(&self, change: impl FnOnce(&mut ClientStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    fn set_health(&self, health: Health) {
+        // Who waits for a connection that will not come is told why.
+        if let Health::Down(error) = &health
+            && !error.is_temporary()
+        {
+            while let Ok(submission) = self.queue.try_recv() {
+                if let Some(asker) = submission.asker {
+                    asker.bring(Err(CallError::Unusable(error.clone())));
+                }
+            }
+        }
+        let before = self.health.replace(health);
+        drop(before);
+        self.changes.set(self.changes.get() + 1);
+        for waker in self.watching.take() {
+            waker.wake();
+        }
+    }
+
+    fn tell_channel(&self, parts: &[Value]) {
+        if let [Value::Bytes(kind), Value::Bytes(channel), Value::Bytes(message)] = parts
+            && kind == b"message"
+        {
+            let listener = self.channels.borrow().get(channel.as_slice()).cloned();
+            if let Some(listener) = listener {
+                listener(message);
+            }
+        }
+    }
+}
+
+/// A script, by its text and the digest Redis knows it by.
+pub(crate) struct Script {
+    text: &'static str,
+    digest: String,
+}
+
+impl Script {
+    /// The digest is Redis' own: it is asked for once, by loading the script.
+    pub(crate) async fn load(client: &Client, text: &'static str) -> Result<Script, CallError> {
+        let answer = client.call(Command::new("SCRIPT").arg("LOAD").arg(text)).await?;
+        let digest = String::from_utf8_lossy(answer.as_bytes().unwrap_or_default()).into_owned();
+        Ok(Script { text, digest })
+    }
+
+    fn command(&self, name: &str, script: &str, arguments: &Command) -> Command {
+        Command::new(name).arg(script).followed_by(arguments)
+    }
+}

@@ -1,0 +1,221 @@
+//! Waiting at a shared gate, and what somebody who was let in holds.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tidegate_limit::{Cost, EnterError};
+
+use super::core::{Fate, Grant, Waiter};
+use super::{Handle, SharedGate};
+
+/// The future of [`SharedGate::enter`].
+#[must_use = "futures do nothing unless polled"]
+pub struct SharedEnter {
+    handle: Rc<Handle>,
+    step: Step,
+}
+
+enum Step {
+    Begin(Cost),
+    Waiting(Rc<Waiter>),
+    Done,
+}
+
+impl SharedEnter {
+    pub(super) fn new(gate: &SharedGate, cost: Cost) -> SharedEnter {
+        SharedEnter { handle: gate.handle.clone(), step: Step::Begin(cost) }
+    }
+}
+
+impl Future for SharedEnter {
+    type Output = Result<SharedLease, EnterError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        match std::mem::replace(&mut this.step, Step::Done) {
+            Step::Begin(cost) => {
+                let shared = &this.handle.shared;
+                if shared.is_closed() {
+                    return Poll::Ready(Err(EnterError::Closed));
+                }
+                let cost = match shared.core.borrow().spec.clamp(cost) {
+                    Ok(cost) => cost,
+                    Err(error) => return Poll::Ready(Err(error)),
+                };
+                let fate = RefCell::new(Fate::Waiting(cx.waker().clone()));
+                let waiter = Rc::new(Waiter { cost, since: shared.now(), fate });
+                this.step = Step::Waiting(waiter.clone());
+                let look = shared.core.borrow_mut().join(waiter);
+                if look {
+                    shared.wake();
+                }
+                Poll::Pending
+            }
+            Step::Waiting(waiter) => {
+                let mut fate = waiter.fate.borrow_mut();
+                if let Fate::Waiting(known) = &mut *fate {
+                    if !known.will_wake(cx.waker()) {
+                        let before = std::mem::replace(known, cx.waker().clone());
+                        drop(fate);
+                        drop(before);
+                    } else {
+                        drop(fate);
+                    }
+                    this.step = Step::Waiting(waiter);
+                    return Poll::Pending;
+                }
+                let told = std::mem::replace(&mut *fate, Fate::Over);
+                drop(fate);
+                Poll::Ready(match told {
+                    Fate::Granted(grant) => {
+                        let cost = waiter.cost.clone();
+                        Ok(SharedLease { handle: this.handle.clone(), cost, grant: Some(grant), sent: false })
+                    }
+                    Fate::Refused(error) => Err(error),
+                    Fate::Waiting(_) | Fate::Over => unreachable!("looked at above"),
+                })
+            }
+            Step::Done => panic!("polled after it was ready"),
+        }
+    }
+}
+
+impl Drop for SharedEnter {
+    fn drop(&mut self) {
+        let Step::Waiting(waiter) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        let told = waiter.fate.replace(Fate::Over);
+        match told {
+            // Granted and not fetched: it goes the way of a lease that is dropped.
+            Fate::Granted(grant) => {
+                let (handle, cost) = (self.handle.clone(), waiter.cost.clone());
+                drop(SharedLease { handle, cost, grant: Some(grant), sent: false });
+            }
+            told => {
+                drop(told);
+                let shared = &self.handle.shared;
+                let look = shared.core.borrow_mut().abandon();
+                if look {
+                    shared.wake();
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SharedEnter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedEnter").finish_non_exhaustive()
+    }
+}
+
+/// An entry that was granted: its slot, until it is dropped, and what it booked under rate limits, for all machines.
+///
+/// | what happens | slot | rates |
+/// |---|---|---|
+/// | dropped before [`sent`](Self::sent) | freed | taken back: there was no request |
+/// | dropped after [`sent`](Self::sent) | freed | counted as booked, or as settled |
+/// | [`settle`](Self::settle)d | kept | what it really cost |
+/// | [`refund`](Self::refund)ed | freed | taken back |
+/// | its process dies | freed when the lease expires | counted as booked |
+///
+/// Nothing of that waits: it is told to Redis with the next call, which is made at once.
+#[must_use = "a lease that is dropped before `sent` is taken back"]
+pub struct SharedLease {
+    handle: Rc<Handle>,
+    cost: Cost,
+    /// `None` only while it is being dropped.
+    grant: Option<Grant>,
+    sent: bool,
+}
+
+impl SharedLease {
+    /// The request is on its way, and counts, whatever becomes of it. If that is late (by half of the gate's margin or
+    /// more), strict limits count it from now on instead of from when it was granted. Only the first call counts.
+    pub fn sent(&mut self) {
+        if std::mem::replace(&mut self.sent, true) {
+            return;
+        }
+        let shared = &self.handle.shared;
+        match self.grant.as_mut().expect("there until it is dropped") {
+            Grant::Local(lease) => lease.sent(),
+            Grant::Shared { stamps, asked_at } => {
+                if shared.now().saturating_duration_since(*asked_at) > shared.late_after {
+                    let fresh = shared.core.borrow_mut().restamp(stamps, &self.cost);
+                    *stamps = fresh;
+                    shared.wake();
+                }
+            }
+        }
+    }
+
+    /// What it really cost, in all dimensions. Less than booked: the rest is free for everybody. More: that is booked
+    /// now, and nobody is let in until the limits are kept again.
+    pub fn settle(&mut self, actual: Cost) {
+        match self.grant.as_mut().expect("there until it is dropped") {
+            Grant::Local(lease) => lease.settle(actual.clone()),
+            Grant::Shared { stamps, .. } => {
+                let shared = &self.handle.shared;
+                shared.core.borrow_mut().settle(stamps, &self.cost, Some(&actual));
+                shared.wake();
+            }
+        }
+        self.cost = actual;
+    }
+
+    /// Takes everything back, though it was sent: the server does not count it.
+    pub fn refund(mut self) {
+        self.sent = false;
+    }
+
+    /// What is booked for it.
+    #[must_use]
+    pub fn cost(&self) -> &Cost {
+        &self.cost
+    }
+
+    /// Whether it was granted by the local share, while Redis was lost.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.grant, Some(Grant::Local(_)))
+    }
+}
+
+impl Drop for SharedLease {
+    fn drop(&mut self) {
+        let Some(grant) = self.grant.take() else { return };
+        let shared = &self.handle.shared;
+        let mut core = shared.core.borrow_mut();
+        match grant {
+            Grant::Local(lease) => {
+                core.release();
+                core.stats.refunded += u64::from(!self.sent);
+                drop(core);
+                if self.sent {
+                    drop(lease);
+                } else {
+                    lease.refund();
+                }
+            }
+            Grant::Shared { stamps, .. } => {
+                if !self.sent {
+                    core.stats.refunded += 1;
+                    core.settle(&stamps, &self.cost, None);
+                }
+                core.release();
+                drop(core);
+                shared.slot_freed();
+            }
+        }
+        shared.wake();
+    }
+}
+
+impl fmt::Debug for SharedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLease").field("cost", &self.cost).field("sent", &self.sent).finish_non_exhaustive()
+    }
+}

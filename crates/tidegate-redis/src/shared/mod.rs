@@ -1,0 +1,316 @@
+//! A gate that several machines share through Redis.
+
+mod core;
+mod driver;
+mod lease;
+mod local;
+mod spec;
+mod stats;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tidegate_limit::{Cost, EnterError, Limit};
+use tidegate_loop::{JoinHandle, LoopHandle};
+
+use self::core::{Batch, Core};
+use self::local::LocalShare;
+use self::spec::Spec;
+use crate::client::Client;
+
+pub use self::lease::{SharedEnter, SharedLease};
+pub use self::spec::SharedConfigError;
+pub use self::stats::{SharedLimitStats, SharedStats};
+
+/// How long a machine whose turn it is may keep the others waiting.
+const GRACE: Duration = Duration::from_millis(50);
+const LEASE_MIN: Duration = Duration::from_millis(100);
+
+/// What a shared gate does while Redis cannot be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum OnLoss {
+    /// Nobody is let in until it is back; who waits goes on waiting.
+    #[default]
+    Stop,
+    /// This machine goes on with its share of every limit, on its own. The shares of all machines should add up to 1.
+    /// Strict windows begin full, since what was used before the loss still counts: the first is let in after one window.
+    /// A limit whose share is less than one lets nobody in. When it is back, Redis is told what was let in.
+    ///
+    /// Exact while Redis is lost to all machines; one that is cut off alone adds its share to what the others use, and so
+    /// does one that comes back after the others, until it has told.
+    LocalShare {
+        /// Above 0, at most 1.
+        share: f64,
+    },
+}
+
+/// Makes a [`SharedGate`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct SharedBuilder {
+    client: Client,
+    name: Arc<str>,
+    limits: Vec<Limit>,
+    lease: Duration,
+    margin: Duration,
+    on_loss: OnLoss,
+}
+
+impl SharedBuilder {
+    /// One more limit. All machines should state the same ones; where amounts differ, each keeps to its own.
+    pub fn limit(mut self, limit: Limit) -> SharedBuilder {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Several.
+    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> SharedBuilder {
+        self.limits.extend(limits);
+        self
+    }
+
+    /// After so long without a sign of life, a machine's slots are free; 10 s unless set. It gives one every third of
+    /// that while it holds slots or waits.
+    pub fn lease(mut self, lease: Duration) -> SharedBuilder {
+        self.lease = lease;
+        self
+    }
+
+    /// So much longer than their window entries of strict limits count, for the time between the grant and the arrival
+    /// of the request; 50 ms unless set. See [`SharedLease::sent`].
+    pub fn margin(mut self, margin: Duration) -> SharedBuilder {
+        self.margin = margin;
+        self
+    }
+
+    /// What to do while Redis cannot be reached.
+    pub fn on_loss(mut self, on_loss: OnLoss) -> SharedBuilder {
+        self.on_loss = on_loss;
+        self
+    }
+
+    /// The gate. It does not wait for Redis; who enters does.
+    ///
+    /// # Errors
+    /// [`SharedConfigError`] for what cannot be meant.
+    ///
+    /// # Panics
+    /// Outside of a loop.
+    pub fn build(self) -> Result<SharedGate, SharedConfigError> {
+        let spec = Spec::new(self.limits, self.margin)?;
+        if self.lease < LEASE_MIN {
+            return Err(SharedConfigError::Lease(self.lease));
+        }
+        if let OnLoss::LocalShare { share } = self.on_loss
+            && !(share > 0.0 && share <= 1.0)
+        {
+            return Err(SharedConfigError::Share);
+        }
+        let holder = uuid::Uuid::new_v4().simple().to_string();
+        let core = Core::new(spec, &self.name, holder, self.lease, GRACE);
+        let shared = Rc::new(Shared {
+            client: self.client,
+            name: self.name,
+            core: RefCell::new(core),
+            on_loss: self.on_loss,
+            late_after: (self.margin / 2).max(Duration::from_millis(1)),
+            nudges: Cell::new(0),
+            driver: RefCell::new(None),
+            closed: Cell::new(false),
+            local: RefCell::new(None),
+        });
+        let channel = shared.core.borrow().channel();
+        let listener = Rc::downgrade(&shared);
+        shared.client.subscribe(&channel, move |_| {
+            if let Some(shared) = listener.upgrade() {
+                shared.core.borrow_mut().notify();
+                shared.wake();
+            }
+        });
+        let task = LoopHandle::current().task().name("shared gate").spawn(driver::drive(shared.clone()));
+        Ok(SharedGate { handle: Rc::new(Handle { shared, channel, task: RefCell::new(Some(task)) }) })
+    }
+}
+
+/// A gate whose limits are held in common by all machines that make one of the same name at the same Redis. Clones share
+/// it; it belongs to its loop.
+///
+/// ```no_run
+/// use tidegate_limit::{Cost, Limit};
+/// use tidegate_redis::{Client, ClientOptions, SharedGate};
+///
+/// # tidegate_loop::run(async {
+/// let redis = Client::open("redis://limits.example".parse()?, ClientOptions::default());
+/// let gate = SharedGate::builder(redis, "llm")
+///     .limit(Limit::concurrency("global", 200))
+///     .limit(Limit::rpm(600))
+///     .limit(Limit::tpm(1_000_000))
+///     .limit(Limit::rpd(10_000, "America/Los_Angeles"))
+///     .build()?;
+///
+/// let mut lease = gate.enter(Cost::tokens(1_200)).await?;
+/// lease.sent(); // from here on it counts, whatever becomes of it
+/// lease.settle(Cost::tokens(934)); // what the answer says it cost
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap().unwrap();
+/// ```
+#[derive(Clone)]
+pub struct SharedGate {
+    handle: Rc<Handle>,
+}
+
+/// What gates and leases hold; with the last of them the task ends, once it has told Redis.
+pub(crate) struct Handle {
+    shared: Rc<Shared>,
+    channel: String,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+pub(crate) struct Shared {
+    client: Client,
+    name: Arc<str>,
+    core: RefCell<Core>,
+    on_loss: OnLoss,
+    /// Sent so long after it was asked for, a booking is moved.
+    late_after: Duration,
+    /// Raised when the driver should look.
+    nudges: Cell<u64>,
+    driver: RefCell<Option<Waker>>,
+    closed: Cell<bool>,
+    /// There while Redis is lost and the policy says so.
+    local: RefCell<Option<LocalShare>>,
+}
+
+impl SharedGate {
+    /// A gate of that name at that Redis, without limits yet.
+    pub fn builder(client: Client, name: impl Into<Arc<str>>) -> SharedBuilder {
+        SharedBuilder {
+            client,
+            name: name.into(),
+            limits: Vec::new(),
+            lease: Duration::from_secs(10),
+            margin: Duration::from_millis(50),
+            on_loss: OnLoss::Stop,
+        }
+    }
+
+    /// Waits until all limits let `cost` in, at once, on all machines together. First come, first served on this machine;
+    /// machines take turns.
+    ///
+    /// # Errors
+    /// [`EnterError::TooLarge`] for what never fits, [`EnterError::Shut`] where Redis cannot be used until somebody does
+    /// something about it, [`EnterError::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves no trace: what was granted meanwhile is taken back.
+    pub fn enter(&self, cost: Cost) -> SharedEnter {
+        SharedEnter::new(self, cost)
+    }
+
+    /// What the gate has to say about itself.
+    #[must_use]
+    pub fn stats(&self) -> SharedStats {
+        let core = self.handle.shared.core.borrow();
+        let mut stats = core.stats.clone();
+        stats.current = core.held;
+        stats.waiting = core.waiting();
+        stats.blocked_by = core.blocked.map(|blocked| match blocked.limit {
+            Some(at) => core.spec.limits[at].name.clone(),
+            None => "another machine's turn".into(),
+        });
+        stats
+    }
+
+    /// Lets nobody in any more, and waits until all leases have ended and Redis was told so. Without a connection it does
+    /// not wait: what is held expires.
+    ///
+    /// # Cancel safety
+    /// Dropped, the gate is closed all the same.
+    pub async fn close(&self) {
+        self.handle.shared.close_now();
+        let task = self.handle.task.borrow_mut().take();
+        if let Some(task) = task {
+            let _ = task.await;
+        }
+    }
+}
+
+impl fmt::Debug for SharedGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedGate").field("name", &self.handle.shared.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.client.unsubscribe(&self.channel);
+        self.shared.close_now();
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    fn close_now(&self) {
+        if !self.closed.replace(true) {
+            let mut wake = Vec::new();
+            {
+                let mut core = self.core.borrow_mut();
+                core.refuse_line(&EnterError::Closed, &mut wake);
+            }
+            wake.into_iter().for_each(Waker::wake);
+        }
+        self.wake();
+    }
+
+    /// The driver should look.
+    fn wake(&self) {
+        self.nudges.set(self.nudges.get() + 1);
+        let driver = self.driver.take();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// Ready once there has been a nudge after `seen`.
+    fn poll_nudge(&self, cx: &mut Context<'_>, seen: u64) -> Poll<()> {
+        if self.nudges.get() != seen {
+            return Poll::Ready(());
+        }
+        let before = self.driver.replace(Some(cx.waker().clone()));
+        drop(before);
+        Poll::Pending
+    }
+
+    /// A slot that was granted through Redis came free while it is lost.
+    fn slot_freed(&self) {
+        let held = self.core.borrow().held;
+        if let Some(local) = &*self.local.borrow() {
+            local.leave_slots(held.saturating_sub(local.held()));
+        }
+    }
+
+    /// Nobody can be let in until somebody does something.
+    fn shut(&self, mut batch: Batch, reason: &str) {
+        tracing::error!(gate = &*self.name, reason, "the shared gate is shut");
+        let mut wake = Vec::new();
+        {
+            let mut core = self.core.borrow_mut();
+            let why = EnterError::Shut { limit: self.name.clone(), reason: reason.into() };
+            core.refuse_all(&mut batch, &why, &mut wake);
+            core.stats.fault = Some(reason.into());
+            core.take_back(batch);
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+}
