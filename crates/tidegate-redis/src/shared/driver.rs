@@ -163,10 +163,7 @@ async fn outage(shared: &Rc<Shared>, batch: &mut Batch) -> bool {
             return false;
         }
         if let Some(fault) = shared.client.fault() {
-            let mut core = shared.core.borrow_mut();
-            core.stats.losses += u64::from(!std::mem::replace(&mut counted, true));
-            core.stats.fault = Some(fault.to_string().into());
-            drop(core);
+            shared.note_loss(!std::mem::replace(&mut counted, true), &fault.to_string());
             match shared.on_loss {
                 OnLoss::LocalShare { share } => {
                     shared.core.borrow_mut().orphan(batch);

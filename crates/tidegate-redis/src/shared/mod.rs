@@ -300,6 +300,12 @@ impl Shared {
         }
     }
 
+    fn note_loss(&self, first: bool, fault: &str) {
+        let mut core = self.core.borrow_mut();
+        core.stats.losses += u64::from(first);
+        core.stats.fault = Some(fault.into());
+    }
+
     /// Nobody can be let in until somebody does something.
     fn shut(&self, mut batch: Batch, reason: &str) {
         tracing::error!(gate = &*self.name, reason, "the shared gate is shut");

@@ -29,7 +29,7 @@ impl Namespace {
     fn make(n: u32) -> Option<Namespace> {
         let id = std::process::id() % 100_000;
         let name = format!("tidegate-{id}-{n}");
-        // The nets of documentation examples: nobody's. The third number keeps runs apart that are made at once.
+        // The net for benchmarks (RFC 2544): nobody's. The third number keeps runs apart that are made at once.
         let net = format!("198.18.{}", (id * 2 + n) % 256);
         let host = format!("{net}.1");
         if !ip(&format!("netns add {name}")) {
