@@ -18,6 +18,7 @@ mod pool;
 mod python;
 mod rabbit;
 mod report;
+mod shared;
 mod sync;
 mod worker;
 
@@ -65,6 +66,8 @@ enum Group {
     Pool,
     /// The gate: admissions, lateness, windows, wake-ups; a strict server.
     Limit,
+    /// The gate shared through Redis: admissions, commands over the pipeline.
+    Shared,
     /// Sockets: echo over TCP, instructions a message, HTTP.
     Io,
     /// Consumers of RabbitMQ: wall and CPU time a message.
@@ -82,6 +85,7 @@ impl Group {
             Group::Sync => "sync",
             Group::Pool => "pool",
             Group::Limit => "limit",
+            Group::Shared => "shared",
             Group::Io => "io",
             Group::Rabbit => "rabbit",
             Group::Batch => "batch",
@@ -95,6 +99,7 @@ impl Group {
             Group::Sync => sync::lines(),
             Group::Pool => pool::lines(),
             Group::Limit => limit::lines(),
+            Group::Shared => shared::lines(),
             Group::Io => io::lines(),
             Group::Rabbit => rabbit::lines(),
             Group::Batch => batch::lines(),
@@ -106,16 +111,13 @@ impl Group {
     fn summary(self, measured: &[Measured]) -> Option<Measured> {
         match self {
             Group::Io => io::summary(measured),
-            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Rabbit => None,
-            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Batch => None,
-            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Worker => None,
+            _ => None,
         }
     }
 }
 
 fn main() -> ExitCode {
-    if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked) {
-    if let Some(done) = io::serve_if_asked().or_else(worker::child_if_asked) {
+    if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked).or_else(worker::child_if_asked) {
         return done;
     }
     match measure(&Args::parse()) {
