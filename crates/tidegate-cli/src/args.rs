@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Batch(command::batch::Args),
     Plan(command::plan::Args),
     Provider(command::provider::Args),
-    Worker(command::worker::Args),
+    Worker(Box<command::worker::Args>),
     Enqueue(command::enqueue::Args),
     Queue(command::queue::Args),
     Result(command::result::Args),

@@ -32,7 +32,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
         Command::Batch(args) => batch::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
-        Command::Worker(args) => worker::run(args),
+        Command::Worker(args) => worker::run(*args),
         Command::Enqueue(args) => enqueue::run(args),
         Command::Queue(args) => queue::run(args),
         Command::Result(args) => result::run(&args),
