@@ -1,43 +1,23 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
 use std::cell::Cell;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
 use tidegate_http::Client;
 use tidegate_limit::Gate;
 use tidegate_loop::signal::{SignalKind, signal};
-use tidegate_loop::{sleep, spawn};
+use tidegate_loop::spawn;
 
 use super::Done;
 use super::limits::LimitArgs;
 use super::server::{ProviderArg, ServerArgs};
-use crate::progress::ProgressArg;
-
-/// How the progress is told: in lines, for people or for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Plain,
-    Json,
-    None,
-}
-
-impl Mode {
-    fn of(arg: ProgressArg) -> Mode {
-        match arg {
-            ProgressArg::Auto | ProgressArg::Plain => Mode::Plain,
-            ProgressArg::Json => Mode::Json,
-            ProgressArg::None => Mode::None,
-        }
-    }
-}
-
-/// How often a line about the progress is written.
-const LINE_EVERY: Duration = Duration::from_secs(2);
+use crate::progress::{self, ProgressArg, Reporter, Run, Scene, Unit};
 
 /// A server closes connections by itself before that.
 const KEPT_IDLE: Duration = Duration::from_secs(60);
@@ -111,7 +91,7 @@ struct Config {
     server: ServerArgs,
     connections: usize,
     output: Output,
-    mode: Mode,
+    progress: ProgressArg,
     json: bool,
 }
 
@@ -151,8 +131,12 @@ impl TryFrom<Args> for Config {
             gate: quotas.gate()?,
             server: args.server,
             connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
+            // Where results go to the terminal, nothing can be drawn in place.
+            progress: match (&output, args.progress) {
+                (Output::Stdout, ProgressArg::Auto) if io::stdout().is_terminal() => ProgressArg::Plain,
+                (_, progress) => progress,
+            },
             output,
-            mode: Mode::of(args.progress),
             json: args.json,
         })
     }
@@ -170,95 +154,112 @@ fn state_folder(output: &Output) -> anyhow::Result<PathBuf> {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let config = Config::try_from(args)?;
-    let (output, mode, json) = (config.output.clone(), config.mode, config.json);
+    let (output, json) = (config.output.clone(), config.json);
+    let reporter = Reporter::new(config.progress);
     let began = Instant::now();
-    let summary = tidegate_loop::run(send(config)).map_err(|error| anyhow!("{error}"))??;
-    conclude(&summary, &output, mode, json, began.elapsed())
+    let summary = tidegate_loop::run(send(config, reporter.clone())).map_err(|error| anyhow!("{error}"))??;
+    conclude(&summary, &output, &reporter, json, began.elapsed())
 }
 
-async fn send(config: Config) -> anyhow::Result<Summary> {
-    let Config { batch, gate, server, connections, mode, .. } = config;
+async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
+    let Config { batch, gate, server, connections, .. } = config;
     // As many connections as requests under way, and none of them closed between two.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
     let caller = server.caller(&gate)?.with_client(client);
     let progress = Rc::new(Cell::new(Progress::default()));
-    let ticker = (mode != Mode::None).then(|| spawn(tick(mode, progress.clone(), gate)));
-    let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop())));
+    let following = reporter.follow(Flow { progress: Rc::clone(&progress), gate, began: Instant::now() });
+    let signals =
+        [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop(), reporter.clone())));
     let outcome = batch
         .run(&caller, move |event, now| {
             progress.set(*now);
-            tell(mode, event, now);
+            reporter.tell(|| as_line(event, now), || as_json(event).to_string());
         })
         .await;
-    for task in signals.iter().chain(&ticker) {
+    drop(following);
+    for task in &signals {
         task.cancel();
     }
     Ok(outcome?)
 }
 
 /// First in order, then at once.
-async fn heed(kind: SignalKind, stop: Stop) {
+async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter) {
     let Ok(mut signals) = signal(kind) else { return };
     signals.recv().await;
-    eprintln!("tidegate: waiting for the answers that are on their way; once more to drop them");
+    reporter.stopping("waiting for the answers that are on their way; once more to drop them");
     stop.stop();
     signals.recv().await;
+    reporter.leave("left; what was answered is kept: run the same command again for the rest");
     std::process::exit(130);
 }
 
-fn tell(mode: Mode, event: &Event, progress: &Progress) {
-    match (mode, event) {
-        (Mode::Json, Event::Answered { id, usage }) => {
-            eprintln!("{}", json!({"event": "answered", "id": id, "usage": usage}));
-        }
-        (Mode::Json, Event::Failed { id, error }) => {
-            eprintln!("{}", json!({"event": "failed", "id": id, "code": error.code(), "message": error.to_string()}));
-        }
-        (Mode::Json, Event::Skipped(bad)) => {
-            eprintln!("{}", json!({"event": "skipped", "line": bad.line, "reason": bad.reason}));
-        }
-        (Mode::Plain, Event::Failed { id, error }) if progress.failed <= FAILURES_PRINTED => eprintln!("{id}: {error}"),
-        (Mode::Plain, Event::Skipped(bad)) if progress.skipped <= FAILURES_PRINTED => eprintln!("{bad}; passed over"),
-        _ => {}
+/// For people: the first failures; the rest is in the results.
+fn as_line(event: &Event, progress: &Progress) -> Option<String> {
+    match event {
+        Event::Failed { id, error } if progress.failed <= FAILURES_PRINTED => Some(format!("{id}: {error}")),
+        Event::Skipped(bad) if progress.skipped <= FAILURES_PRINTED => Some(format!("{bad}; passed over")),
+        _ => None,
     }
 }
 
-async fn tick(mode: Mode, progress: Rc<Cell<Progress>>, gate: Gate) {
-    let began = Instant::now();
-    loop {
-        sleep(LINE_EVERY).await;
-        let (now, stats) = (progress.get(), gate.stats());
-        let done = now.answered + now.failed;
-        let a_minute = done as f64 * 60.0 / began.elapsed().as_secs_f64();
-        if mode == Mode::Json {
-            let line = json!({
-                "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
-                "already": now.already, "in_flight": stats.current, "waiting_for": stats.blocked_by,
-            });
-            eprintln!("{line}");
-            continue;
+fn as_json(event: &Event) -> Value {
+    match event {
+        Event::Answered { id, usage } => json!({"event": "answered", "id": id, "usage": usage}),
+        Event::Failed { id, error } => {
+            json!({"event": "failed", "id": id, "code": error.code(), "message": error.to_string()})
         }
-        let mut line = match now.total {
-            Some(total) => format!("{} of {total}", done + now.already),
-            None => format!("{}", done + now.already),
-        };
-        line.push_str(&format!(" requests, {a_minute:.0} a minute, {} under way", stats.current));
-        if now.failed > 0 {
-            line.push_str(&format!(", {} failed", now.failed));
-        }
-        let left = now.total.map(|total| total.saturating_sub(done + now.already)).filter(|_| done > 0);
-        if let Some(left) = left {
-            let seconds = left as f64 * began.elapsed().as_secs_f64() / done as f64;
-            line.push_str(&format!(", {} left", super::plan::for_people(Duration::from_secs_f64(seconds))));
-        }
-        if let Some(limit) = stats.blocked_by {
-            line.push_str(&format!("; waiting for {limit}"));
-        }
-        eprintln!("{line}");
+        Event::Skipped(bad) => json!({"event": "skipped", "line": bad.line, "reason": bad.reason}),
+        _ => json!({"event": "other"}),
     }
 }
 
-fn conclude(summary: &Summary, output: &Output, mode: Mode, json: bool, took: Duration) -> anyhow::Result<Done> {
+/// A batch under way.
+struct Flow {
+    progress: Rc<Cell<Progress>>,
+    gate: Gate,
+    began: Instant,
+}
+
+impl Run for Flow {
+    fn scene(&self) -> Scene {
+        let (now, gate, elapsed) = (self.progress.get(), self.gate.stats(), self.began.elapsed());
+        let settled = now.answered + now.failed;
+        let per_second = settled as f64 / elapsed.as_secs_f64().max(0.001);
+        let left = now.total.map(|total| total.saturating_sub(settled + now.already)).filter(|_| settled > 0);
+        Scene {
+            unit: Unit::Requests,
+            elapsed,
+            pages: now.total.unwrap_or(settled + now.already),
+            more: now.total.is_none(),
+            done: now.answered + now.already,
+            kept: now.already,
+            failed: now.failed,
+            pages_per_minute: per_second * 60.0,
+            remaining: left.and_then(|left| Duration::try_from_secs_f64(left as f64 / per_second).ok()),
+            tokens: now.usage.total(),
+            gauges: progress::gauges(&gate),
+            queue: progress::queue(&gate),
+            ..Scene::default()
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (now, gate) = (self.progress.get(), self.gate.stats());
+        json!({
+            "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
+            "already": now.already, "in_flight": gate.current, "waiting_for": gate.blocked_by,
+        })
+    }
+}
+
+fn conclude(
+    summary: &Summary,
+    output: &Output,
+    reporter: &Reporter,
+    json: bool,
+    took: Duration,
+) -> anyhow::Result<Done> {
     let Summary { answered, failed, already, already_failed, skipped, usage, ended_early, .. } = summary;
     let ended = ended_early.as_ref().map(|ended| match ended {
         EndedEarly::Stopped => "stopped".to_owned(),
@@ -273,7 +274,7 @@ fn conclude(summary: &Summary, output: &Output, mode: Mode, json: bool, took: Du
             "ended_early": ended, "output": output.to_string(), "took_s": took.as_secs_f64(),
         });
         format!("{summary}\n")
-    } else if mode != Mode::None {
+    } else if !reporter.is_silent() {
         let mut said = format!("{answered} answered, {failed} failed");
         for (count, what) in [(*already, "had results already"), (*skipped, "lines passed over")] {
             if count > 0 {

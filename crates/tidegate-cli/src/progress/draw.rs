@@ -113,7 +113,7 @@ pub(crate) fn draw(scene: &Scene, size: Size, style: Style) -> Vec<String> {
 /// `━━━━━━━━────  57 of 120 pages  48 %  85/min  58 s left`
 fn overall(scene: &Scene, size: Size, style: Style) -> String {
     let more = if scene.more { "+" } else { "" };
-    let mut tail = format!("  {} of {}{more} pages", scene.settled(), scene.pages);
+    let mut tail = format!("  {} of {}{more} {}", scene.settled(), scene.pages, scene.unit.name());
     if scene.pages > 0 && !scene.more {
         tail += &format!("  {} %", scene.settled() * 100 / scene.pages);
     }

@@ -1,11 +1,7 @@
 //! Progress as lines of JSON, for programs.
 
 use serde_json::{Value, json};
-use tidegate_batch::{Event, PageStatus, Progress};
-
-pub(crate) fn progress(progress: &Progress) -> String {
-    json!({"event": "progress", "progress": progress}).to_string()
-}
+use tidegate_batch::{Event, PageStatus};
 
 pub(crate) fn message(text: &str) -> String {
     json!({"event": "message", "text": text}).to_string()

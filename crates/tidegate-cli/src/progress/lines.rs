@@ -26,7 +26,7 @@ pub(crate) fn event(event: &Event<'_>) -> Option<String> {
 /// `37 of 120 pages, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)`
 pub(crate) fn progress(scene: &Scene) -> String {
     let more = if scene.more { "+" } else { "" };
-    let mut line = format!("{} of {}{more} pages", scene.done, scene.pages);
+    let mut line = format!("{} of {}{more} {}", scene.done, scene.pages, scene.unit.name());
     for (number, what) in [(scene.failed, "failed"), (scene.skipped, "skipped")] {
         if number > 0 {
             line += &format!(", {number} {what}");

@@ -1,14 +1,27 @@
-//! A scene from a run.
+//! Scenes from a run, and from a gate.
 
 use std::time::SystemTime;
 
-use tidegate_batch::{FileProgress, FileState, Progress};
+use serde_json::{Value, json};
+use tidegate_batch::{FileProgress, FileState, Progress, Watch};
 use tidegate_limit::{LimitSnapshot, Snapshot};
 
-use super::scene::{Blocker, File, Gauge, Queue, Scene, State};
+use super::Run;
+use super::scene::{Blocker, File, Gauge, Queue, Scene, State, Unit};
 
-pub(crate) fn scene(progress: &Progress) -> Scene {
+impl Run for Watch {
+    fn scene(&self) -> Scene {
+        scene(&self.progress())
+    }
+
+    fn json(&self) -> Value {
+        json!({"event": "progress", "progress": self.progress()})
+    }
+}
+
+fn scene(progress: &Progress) -> Scene {
     Scene {
+        unit: Unit::Pages,
         elapsed: progress.elapsed,
         pages: progress.pages,
         more: progress.more,
@@ -21,15 +34,23 @@ pub(crate) fn scene(progress: &Progress) -> Scene {
         tokens: progress.tokens.total(),
         stopping: progress.stopping,
         files: progress.files.iter().map(file).collect(),
-        gauges: progress.gate.limits.iter().map(|limit| gauge(limit, &progress.gate)).collect(),
-        queue: Queue {
-            under_way: progress.gate.current,
-            waiting: progress.gate.waiting as u64,
-            blocked_by: progress.gate.blocked_by.as_ref().map(|name| match name.as_str() {
-                "scopes" => Blocker::Files,
-                name => Blocker::Limit(name.to_owned()),
-            }),
-        },
+        gauges: gauges(&progress.gate),
+        queue: queue(&progress.gate),
+    }
+}
+
+pub(crate) fn gauges(gate: &Snapshot) -> Vec<Gauge> {
+    gate.limits.iter().map(|limit| gauge(limit, gate)).collect()
+}
+
+pub(crate) fn queue(gate: &Snapshot) -> Queue {
+    Queue {
+        under_way: gate.current,
+        waiting: gate.waiting as u64,
+        blocked_by: gate.blocked_by.as_ref().map(|name| match name.as_str() {
+            "scopes" => Blocker::Files,
+            name => Blocker::Limit(name.to_owned()),
+        }),
     }
 }
 

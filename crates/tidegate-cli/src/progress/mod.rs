@@ -18,11 +18,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate_batch::{Event, Watch};
+use serde_json::Value;
+use tidegate_batch::Event;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
 use figures::printable;
+pub(crate) use live::{gauges, queue};
+pub(crate) use scene::{Scene, Unit};
 use screen::{Screen, size};
 
 /// How often each is written.
@@ -40,6 +43,14 @@ pub(crate) enum ProgressArg {
     Json,
     /// Nothing
     None,
+}
+
+/// Something that makes progress and can be looked at.
+pub(crate) trait Run {
+    fn scene(&self) -> Scene;
+
+    /// The same for programs; `event` is `progress`.
+    fn json(&self) -> Value;
 }
 
 /// Tells people or programs what happens. Clones are the same.
@@ -69,20 +80,25 @@ impl Reporter {
         Reporter { way: Rc::new(way) }
     }
 
-    /// Something has happened.
+    /// Something has happened in a run that explains files.
     pub(crate) fn event(&self, event: &Event<'_>) {
+        self.tell(|| lines::event(event), || json::event(event));
+    }
+
+    /// Something has happened: a line for people, if they want to know, and one of JSON for programs.
+    pub(crate) fn tell(&self, line: impl FnOnce() -> Option<String>, json: impl FnOnce() -> String) {
         match &*self.way {
             Way::Display(display) => {
-                if let Some(line) = lines::event(event) {
+                if let Some(line) = line() {
                     display.borrow_mut().say(&line);
                 }
             }
             Way::Lines => {
-                if let Some(line) = lines::event(event) {
+                if let Some(line) = line() {
                     write_line(&printable(&line));
                 }
             }
-            Way::Json => write_line(&json::event(event)),
+            Way::Json => write_line(&json()),
             Way::Nothing => {}
         }
     }
@@ -113,31 +129,32 @@ impl Reporter {
     }
 
     /// Shows how far the run has come until what is returned is dropped.
-    pub(crate) fn follow(&self, watch: Watch) -> Following {
+    pub(crate) fn follow(&self, run: impl Run + 'static) -> Following {
+        let run: Rc<dyn Run> = Rc::new(run);
         let every = match &*self.way {
             Way::Display(display) => {
-                display.borrow_mut().watch = Some(watch.clone());
+                display.borrow_mut().run = Some(Rc::clone(&run));
                 DRAW_EVERY
             }
             Way::Lines => LINE_EVERY,
             Way::Json => JSON_EVERY,
-            Way::Nothing => return Following { reporter: self.clone(), watch, task: None },
+            Way::Nothing => return Following { reporter: self.clone(), run, task: None },
         };
-        let (reporter, seen) = (self.clone(), watch.clone());
+        let (reporter, seen) = (self.clone(), Rc::clone(&run));
         let task = spawn(async move {
             loop {
                 sleep(every).await;
-                reporter.progress(&seen);
+                reporter.progress(&*seen);
             }
         });
-        Following { reporter: self.clone(), watch, task: Some(task) }
+        Following { reporter: self.clone(), run, task: Some(task) }
     }
 
-    fn progress(&self, watch: &Watch) {
+    fn progress(&self, run: &dyn Run) {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().redraw(),
-            Way::Lines => write_line(&lines::progress(&live::scene(&watch.progress()))),
-            Way::Json => write_line(&json::progress(&watch.progress())),
+            Way::Lines => write_line(&lines::progress(&run.scene())),
+            Way::Json => write_line(&run.json().to_string()),
             Way::Nothing => {}
         }
     }
@@ -150,7 +167,7 @@ impl Reporter {
 /// A run that is being shown. Dropped, the terminal is clean again.
 pub(crate) struct Following {
     reporter: Reporter,
-    watch: Watch,
+    run: Rc<dyn Run>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -162,7 +179,7 @@ impl Drop for Following {
         match &*self.reporter.way {
             Way::Display(display) => display.borrow_mut().end(),
             // Programs want to know how it ended; people read the report.
-            Way::Json => self.reporter.progress(&self.watch),
+            Way::Json => self.reporter.progress(&*self.run),
             Way::Lines | Way::Nothing => {}
         }
     }
@@ -173,20 +190,20 @@ struct Display {
     screen: Screen,
     style: Style,
     /// `None`: nothing to show yet, or any more.
-    watch: Option<Watch>,
+    run: Option<Rc<dyn Run>>,
     /// Somebody has asked for it.
     stopping: bool,
 }
 
 impl Display {
     fn new(style: Style) -> Display {
-        Display { screen: Screen::new(), style, watch: None, stopping: false }
+        Display { screen: Screen::new(), style, run: None, stopping: false }
     }
 
     fn redraw(&mut self) {
-        let Some(watch) = &self.watch else { return };
+        let Some(run) = &self.run else { return };
         let size = size();
-        let mut scene = live::scene(&watch.progress());
+        let mut scene = run.scene();
         scene.stopping |= self.stopping;
         self.screen.show(&draw(&scene, size, self.style), size);
     }
@@ -197,7 +214,7 @@ impl Display {
     }
 
     fn end(&mut self) {
-        self.watch = None;
+        self.run = None;
         self.screen.clear(size());
     }
 }

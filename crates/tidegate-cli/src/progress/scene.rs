@@ -5,9 +5,10 @@ use std::time::Duration;
 /// A run at one instant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scene {
+    pub(crate) unit: Unit,
     pub(crate) elapsed: Duration,
     pub(crate) pages: u64,
-    /// More pages may come: not every file has been opened.
+    /// More may come: not every file has been opened, or the input has not ended.
     pub(crate) more: bool,
     pub(crate) done: u64,
     /// Of those, from an earlier run.
@@ -21,6 +22,23 @@ pub(crate) struct Scene {
     pub(crate) files: Vec<File>,
     pub(crate) gauges: Vec<Gauge>,
     pub(crate) queue: Queue,
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Unit {
+    #[default]
+    Pages,
+    Requests,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::Pages => "pages",
+            Unit::Requests => "requests",
+        }
+    }
 }
 
 /// A file and its pages.
