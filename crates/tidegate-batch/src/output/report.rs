@@ -177,12 +177,9 @@ impl Report {
             let _ = writeln!(out, "held up by: {}", each.collect::<Vec<_>>().join(", "));
         }
         if totals.skipped > 0 {
-            let pages = if totals.skipped == 1 { "page has" } else { "pages have" };
-            let _ = writeln!(
-                out,
-                "{} {pages} no text that can be read; a provider that takes pictures could explain them",
-                totals.skipped
-            );
+            let (pages, them) = if totals.skipped == 1 { ("page has", "it") } else { ("pages have", "them") };
+            let advice = format!("a provider that takes pictures could explain {them}");
+            let _ = writeln!(out, "{} {pages} no text that can be read; {advice}", totals.skipped);
         }
         for failure in self.failures.iter().take(FAILURES_SHOWN) {
             let pages =
