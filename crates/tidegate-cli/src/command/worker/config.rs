@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
+use tidegate_worker::codec::{celery, dramatiq, native};
 use tidegate_worker::{
-    Backoff, Coroutines, Limits, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
+    Backoff, Coroutines, Decode, Limits, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
 };
 
 use super::handler::{self, Call, HandlerSpec};
-use super::{Args, ModeName, logging};
+use super::{Args, Codec, ModeName, logging};
 use crate::broker::BrokerUrl;
 use crate::span::span;
 
@@ -77,6 +78,7 @@ impl TryFrom<Args> for Config {
         let mode = mode(&args)?;
         let mut settings = Settings::new(args.queue.iter());
         settings.queues.dedup();
+        settings.decode = decode(args.codec);
         settings.prefetch = args.prefetch.map(|prefetch| prefetch as usize);
         settings.warm_timeout = args.warm_timeout;
         settings.watermarks = watermarks(&args, &mode)?;
@@ -180,6 +182,21 @@ fn check_limits(whose: &str, soft: Option<Duration>, hard: Option<Duration>) -> 
             bail!("the soft limit of {whose} ({soft:?}) must be below its hard one ({hard:?})")
         }
         _ => Ok(()),
+    }
+}
+
+fn decode(codec: Codec) -> Decode {
+    match codec {
+        Codec::Native => Rc::new(native::decode),
+        Codec::Celery => Rc::new(celery::decode),
+        Codec::Dramatiq => Rc::new(dramatiq::decode),
+        Codec::Auto => Rc::new(|envelope, retries| {
+            if celery::is_celery(envelope) {
+                return celery::decode(envelope, retries);
+            }
+            // What none of them can read is told of as if it were ours.
+            native::decode(envelope, retries).or_else(|error| dramatiq::decode(envelope, retries).map_err(|_| error))
+        }),
     }
 }
 
@@ -344,6 +361,7 @@ impl GateSpec {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tidegate_worker::{Envelope, Task};
 
     use super::*;
 
@@ -391,6 +409,21 @@ mod tests {
         );
         assert!(complaint("--handler|a=exec:cat|--hard-limit|0").contains("before it begins"));
         assert!(complaint("--handler|a=exec:cat|--limit|queue:x rpm=1").contains("add --queue x"));
+    }
+
+    #[test]
+    fn bodies_are_read_as_they_were_written() {
+        let task = Task::new("a").arg(1);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let ours = Envelope::of(&task, "q", native::encode(&task));
+        let theirs = dramatiq::encode(&task, "q", None, now);
+        let celerys = celery::encode(&task, "q", &celery::Extras::default());
+        for envelope in [&ours, &theirs, &celerys] {
+            assert_eq!(decode(Codec::Auto)(envelope, 0).unwrap().name, "a");
+        }
+        assert!(decode(Codec::Native)(&theirs, 0).is_err());
+        let nobodys = Envelope::new("q", b"nonsense".to_vec());
+        assert!(decode(Codec::Auto)(&nobodys, 0).unwrap_err().message.contains("no task"));
     }
 
     #[test]

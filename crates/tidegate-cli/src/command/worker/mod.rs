@@ -109,7 +109,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=HANDLER")]
     handler: Vec<HandlerSpec>,
 
-    /// How task bodies are written
+    /// How task bodies are written; of foreign ones only the task is read, what is chained to it is left to others
     #[arg(long, value_enum, default_value_t = Codec::Native)]
     codec: Codec,
 
@@ -164,6 +164,12 @@ enum ModeName {
 enum Codec {
     /// JSON, as `tidegate enqueue` writes it
     Native,
+    /// Celery's, protocol 2
+    Celery,
+    /// dramatiq's
+    Dramatiq,
+    /// Whichever it is
+    Auto,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
