@@ -51,6 +51,8 @@ pub(super) struct Child {
     timer: Option<(Instant, Pin<Box<Sleep>>)>,
     /// It has ended; what it has written is still to be read.
     status: Option<Result<ExitStatus, ProcessError>>,
+    /// Its end is not waited for.
+    abandoned: bool,
     chunk: Box<[u8; CHUNK]>,
 }
 
@@ -154,6 +156,7 @@ impl Child {
             poke: false,
             timer: None,
             status: None,
+            abandoned: false,
             chunk: Box::new([0; CHUNK]),
         })
     }
@@ -172,7 +175,14 @@ impl Child {
             self.act(now);
             self.write(cx);
             if let Some(status) = self.status.take() {
-                return Poll::Ready(self.exited(status));
+                return Poll::Ready(self.exited(match status {
+                    Ok(status) => describe(status),
+                    Err(error) => error.to_string(),
+                }));
+            }
+            if self.abandoned {
+                // Dropped, it is reaped whenever it ends.
+                return Poll::Ready(self.exited("does not end though it was killed, and is left alone".into()));
             }
             if let Poll::Ready(status) = self.poll_exit(cx) {
                 // What it has written is read in another turn, which is not cut short by what was read in this one.
@@ -291,6 +301,10 @@ impl Child {
                     tracing::debug!(child = self.slot.index + 1, pid = self.pid, "a child is asked to end");
                     self.process.terminate()
                 }
+                Action::Abandon => {
+                    self.abandoned = true;
+                    Ok(())
+                }
                 Action::Kill => {
                     tracing::warn!(child = self.slot.index + 1, pid = self.pid, "a child does not end: it is killed");
                     self.process.kill()
@@ -358,7 +372,7 @@ impl Child {
     }
 
     /// Tells how it ended, to those who wait for its runs, too.
-    fn exited(&mut self, status: Result<ExitStatus, ProcessError>) -> End {
+    fn exited(&mut self, how: String) -> End {
         let now = LoopHandle::current().time();
         let (child, pid) = (self.slot.index + 1, self.pid);
         let mut last = std::mem::take(&mut self.last_words);
@@ -370,10 +384,6 @@ impl Child {
                 }
             });
         }
-        let how = match &status {
-            Ok(status) => describe(*status),
-            Err(error) => error.to_string(),
-        };
         let words = last.text();
         let as_told = self.overseer.is_ending() && self.overseer.fault().is_none();
         self.overseer.exited(&how, &words);

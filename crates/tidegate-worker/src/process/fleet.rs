@@ -103,6 +103,9 @@ impl Fleet {
                 self.stop().await;
                 return Err(ModeError { message });
             }
+            if self.phase.get() == Phase::Stopped {
+                return Err(ModeError { message: "the process mode was stopped while it was starting".into() });
+            }
             self.changed.wait().await;
         }
         if self.phase.get() == Phase::Starting {

@@ -46,6 +46,8 @@ pub(super) enum Action<K> {
     Terminate,
     /// SIGKILL, to its group.
     Kill,
+    /// It cannot be ended (it hangs in the kernel): its end is not waited for.
+    Abandon,
 }
 
 #[derive(Debug)]
@@ -76,12 +78,13 @@ enum Phase {
     Gone,
 }
 
-/// What was done last to end a child.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What was done last to end a child; each is harder than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 enum Step {
     Closed,
     Asked,
     Killed,
+    Abandoned,
 }
 
 /// Decides about one child. `K` names a run for whoever gave it.
@@ -342,7 +345,12 @@ impl<K> Overseer<K> {
                 if self.hung_up {
                     self.fault.get_or_insert_with(|| "it closed its socket and went on".into());
                 }
-                self.end(if step == Step::Closed { Step::Asked } else { Step::Killed }, now);
+                let harder = match step {
+                    Step::Closed => Step::Asked,
+                    Step::Asked => Step::Killed,
+                    Step::Killed | Step::Abandoned => Step::Abandoned,
+                };
+                self.end(harder, now);
             }
             _ => {}
         }
@@ -398,14 +406,14 @@ impl<K> Overseer<K> {
     }
 
     fn end(&mut self, step: Step, now: Instant) {
-        let (harder, action) = match (self.phase, step) {
-            (Phase::Gone, _) => return,
-            (Phase::Ending { step: Step::Killed, .. }, _) => return,
-            (Phase::Ending { step: Step::Asked, .. }, Step::Closed | Step::Asked) => return,
-            (Phase::Ending { step: Step::Closed, .. }, Step::Closed) => return,
-            (_, Step::Closed) => (Some(now + self.rules.grace), Action::CloseInput),
-            (_, Step::Asked) => (Some(now + self.rules.grace), Action::Terminate),
-            (_, Step::Killed) => (None, Action::Kill),
+        if self.phase == Phase::Gone || matches!(self.phase, Phase::Ending { step: done, .. } if done >= step) {
+            return;
+        }
+        let (harder, action) = match step {
+            Step::Closed => (Some(now + self.rules.grace), Action::CloseInput),
+            Step::Asked => (Some(now + self.rules.grace), Action::Terminate),
+            Step::Killed => (Some(now + self.rules.grace), Action::Kill),
+            Step::Abandoned => (None, Action::Abandon),
         };
         self.phase = Phase::Ending { step, at: harder };
         self.actions.push_back(action);

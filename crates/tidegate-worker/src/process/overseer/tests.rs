@@ -182,7 +182,9 @@ fn a_retiring_child_takes_no_more_and_ends_when_it_is_done() {
     assert_eq!(case.done(second).last(), Some(&Action::CloseInput));
     assert_eq!(case.wait(), [Action::Terminate]);
     assert_eq!(case.wait(), [Action::Kill]);
+    assert_eq!(case.wait(), [Action::Abandon]);
     assert!(case.overseer.is_ending());
+    assert_eq!(case.overseer.deadline(), None);
 }
 
 #[test]
