@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidegate_amqp::{Consume, Delivery, Error, Message, Queue, Uri};
+use tidegate_loop::timeout;
 
 use super::Options;
 use super::delay;
@@ -15,6 +16,9 @@ use super::unique;
 use crate::broker::{BrokerError, TaskResult, TaskState};
 use crate::clock::{self, LoopClock};
 use crate::task::{Envelope, TaskId};
+
+/// How long a log that is not up may hold up tasks.
+pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Core {
     pub(super) uri: Uri,
@@ -61,7 +65,11 @@ impl Core {
         }
         let control = self.control.connection().await?;
         if self.topology.ensure(&control, self.options.kind, queue).await? {
-            self.append(QUEUES, &json!({ "queue": queue })).await?;
+            // Tasks are worth more than a list of queues.
+            let listed = timeout(LOG_PATIENCE, self.append(QUEUES, &json!({ "queue": queue }))).await;
+            if !matches!(listed, Ok(Ok(()))) {
+                tracing::warn!(queue, "the log of queues is not up; the queue may be missing from lists");
+            }
         }
         Ok(())
     }

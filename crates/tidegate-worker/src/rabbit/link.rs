@@ -25,6 +25,10 @@ pub(super) fn of_connect(error: &ConnectError) -> BrokerError {
 pub(super) fn of_request(error: &Error) -> BrokerError {
     let message = error.to_string();
     match error {
+        // A queue that is there but not up: its node, or its part of a node, is still starting.
+        Error::Refused { refusal, .. } if refusal.text.contains("is down or inaccessible") => {
+            BrokerError::Retry { message }
+        }
         // 541 is the broker's own fault, 320 its operator's: both pass.
         Error::Refused { refusal, .. } if !matches!(refusal.code, 320 | 541) => BrokerError::Refused { message },
         Error::Unsent(unsent) if *unsent != tidegate_amqp::Unsent::NotOpen => BrokerError::Refused { message },

@@ -9,7 +9,8 @@
 //! - *Peek*: what is looked at is taken and put back at the head of its queue; a task that is due in that moment waits it out.
 //! - *Results, revokes, the list of queues*: three streams (`tidegate.results`, `tidegate.revoked`, `tidegate.queues`) that
 //!   everybody appends to and reads from the beginning. Who asks for results keeps those of the last `result_memory` in
-//!   memory. Streams need RabbitMQ 3.9.
+//!   memory. Streams need RabbitMQ 3.9. Where they are not up (they may not come back after a broker was killed soon after they
+//!   were made), tasks go on without: revokes are not heard, and storing a result is an error.
 //! - *Unique*: a queue stands for the key (`unique.rs`).
 //! - *All of a batch or none*: a batch is checked as a whole, then written message by message; after an error some may be
 //!   stored. The same id published twice is stored twice.

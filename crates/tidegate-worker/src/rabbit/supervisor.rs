@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use serde_json::Value;
 use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
-use tidegate_loop::{sleep, spawn};
+use tidegate_loop::{sleep, spawn, timeout};
 
 use super::backoff::Backoff;
 use super::consumer::{Held, Shared};
-use super::core::{self, Place};
+use super::core::{self, LOG_PATIENCE, Place};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::message::Stored;
 use super::topology::{QueueKind, REVOKED};
@@ -42,23 +42,15 @@ async fn restore(shared: &Shared, connection: &Connection) -> Result<(), BrokerE
     // QoS is a consumer's, so each queue's has all of it, or an empty queue would keep the others from using its share; what is
     // beyond the whole is held here.
     let prefetch = u16::try_from(shared.subscription.prefetch.max(1)).unwrap_or(u16::MAX);
-    let marker = shared.core.mark(REVOKED).await?;
     let request = |error: Error| of_request(&error);
     connection.qos(prefetch).await.map_err(request)?;
-    let mut revoked = core::reading(REVOKED, None);
-    REVOKED_TAG.clone_into(&mut revoked.tag);
-    connection.consume(&revoked).await.map_err(request)?;
-    // No task is taken before it is known which ones must not run.
-    'reading: loop {
-        for arrived in connection.recv_all().await.map_err(request)? {
-            let Arrived::Delivery(delivery) = arrived else { continue };
-            connection.settle(delivery.tag, Settle::Ack);
-            let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
-            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
-                break 'reading;
-            }
-            hear_revoked(shared, &entry);
-        }
+    match timeout(LOG_PATIENCE, shared.core.mark(REVOKED)).await {
+        Ok(Ok(marker)) => read_revoked(shared, connection, &marker).await?,
+        // Streams may come up later than queues, or not at all after a crash; tasks do not wait for them.
+        _ => tracing::warn!(
+            broker = connection.place(),
+            "the log of revoked tasks is not up; revokes are not heard for now"
+        ),
     }
     shared.epoch.set(shared.epoch.get() + 1);
     if shared.stopped.get() {
@@ -70,6 +62,25 @@ async fn restore(shared: &Shared, connection: &Connection) -> Result<(), BrokerE
         connection.consume(&consume).await.map_err(request)?;
     }
     Ok(())
+}
+
+/// No task is taken before it is known which ones must not run.
+async fn read_revoked(shared: &Shared, connection: &Connection, marker: &str) -> Result<(), BrokerError> {
+    let mut revoked = core::reading(REVOKED, None);
+    REVOKED_TAG.clone_into(&mut revoked.tag);
+    let request = |error: Error| of_request(&error);
+    connection.consume(&revoked).await.map_err(request)?;
+    loop {
+        for arrived in connection.recv_all().await.map_err(request)? {
+            let Arrived::Delivery(delivery) = arrived else { continue };
+            connection.settle(delivery.tag, Settle::Ack);
+            let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
+            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
+                return Ok(());
+            }
+            hear_revoked(shared, &entry);
+        }
+    }
 }
 
 fn hear_revoked(shared: &Shared, entry: &Value) {
