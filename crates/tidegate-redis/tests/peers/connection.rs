@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_broken_connection_leaves_commands_unanswered_and_comes_back", broken),
     ("a_silent_redis_is_noticed", silent),
     ("a_full_redis_says_so", out_of_memory),
+    ("tls_trusts_whom_it_is_told_to_and_nobody_else", tls),
     ("closing_waits_for_answers", closing),
 ];
 
@@ -166,6 +167,34 @@ fn out_of_memory() {
         let Err(CallError::Refused(refusal)) = told else { panic!("{told:?}") };
         assert_eq!(refusal.kind, RefusalKind::OutOfMemory);
         assert!(refusal.to_string().contains("raise its maxmemory"));
+    });
+}
+
+fn tls() {
+    on_loop(async {
+        let files = tempfile::tempdir().unwrap();
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(path("cert.pem"), own.cert.pem()).unwrap();
+        std::fs::write(path("key.pem"), own.signing_key.serialize_pem()).unwrap();
+        let stranger = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(path("stranger.pem"), stranger.cert.pem()).unwrap();
+        let port = free_port([127, 0, 0, 1].into()).to_string();
+        let (cert, key) = (path("cert.pem"), path("key.pem"));
+        let options =
+            ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &cert];
+        let server = Server::start(&[&options[..], &["--tls-auth-clients", "no"]].concat());
+        let url = |ca: &str| format!("rediss://localhost:{port}?cacertfile={}", path(ca));
+        let redis = Client::open(url("cert.pem").parse().unwrap(), quick());
+        redis.ready().await.unwrap();
+        let long = "x".repeat(1 << 20);
+        let echoed = redis.call(Command::new("ECHO").arg(&long)).await.unwrap();
+        assert_eq!(echoed.as_bytes(), Some(long.as_bytes()));
+        let error = Client::open(url("stranger.pem").parse().unwrap(), quick()).ready().await.unwrap_err();
+        assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
+        let error = Client::open(url("nowhere.pem").parse().unwrap(), quick()).ready().await.unwrap_err();
+        assert!(error.to_string().contains("nowhere.pem"), "{error}");
+        drop(server);
     });
 }
 

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("memory_in_redis_is_bounded", bounded),
     ("a_bucket_flows_and_a_day_is_counted_in_its_zone", windows),
     ("an_idle_gate_makes_no_calls", idle),
+    ("a_user_with_the_documented_rights_is_enough", rights),
     ("a_wrong_password_shuts_the_gate_by_name", shut),
 ];
 
@@ -254,6 +255,29 @@ fn idle() {
         let before = gate.stats();
         tidegate_loop::sleep(Duration::from_millis(600)).await;
         assert_eq!((gate.stats().calls, gate.stats().alarms), (before.calls + 1, before.alarms));
+    });
+}
+
+/// Those that docs/shared-limits.md names.
+fn rights() {
+    on_loop(async {
+        let rights = "~tidegate:* &tidegate:* +@hash +@list +@scripting +@pubsub +@connection +time +pexpire";
+        let guide = include_str!("../../../../docs/shared-limits.md");
+        assert!(guide.contains(rights), "the guide says something else");
+        let user: Vec<&str> = "--user limits on >pw".split(' ').chain(rights.split(' ')).collect();
+        let server = Server::start(&user);
+        let url = format!("unix://limits:pw@{}", server.socket().display());
+        let client = Client::open(url.parse().unwrap(), quick());
+        let limits = || [Limit::concurrency("slots", 1), Limit::rpm(100), Limit::rpd(100, "UTC")];
+        let (one, two) = (gate(&client, "g", limits()), gate(&client, "g", limits()));
+        let lease = one.enter(Cost::request()).await.unwrap();
+        let waiting = spawn(two.enter(Cost::request()));
+        while two.stats().denials == 0 {
+            tidegate_loop::yield_now().await;
+        }
+        drop(lease);
+        drop(waiting.await.unwrap().unwrap());
+        assert!(two.stats().notifications >= 1);
     });
 }
 
