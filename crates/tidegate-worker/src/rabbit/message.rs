@@ -155,7 +155,7 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
         None => TaskId::new(),
     };
     // Celery's producers write theirs into headers of their own, and publish to the queue at once.
-    let celerys = headers.contains_key("task").then(|| celery::times(&headers)).unwrap_or_default();
+    let celerys = if headers.contains_key("task") { celery::times(&headers) } else { (None, None) };
     let (eta, expires) = (at("eta").or(celerys.0), at("expires").or(celerys.1));
     let dead = at("dead-at").map(|at| Death {
         at,
