@@ -206,10 +206,15 @@ fn bounded() {
         let length = length.as_int().unwrap();
         // The window and its margin of a tenth, in buckets of 98 µs.
         assert!((1..=1024 * 11 / 10 + 2).contains(&length), "{length} buckets");
+        let mut bytes = 0;
         for key in &keys {
             let ttl = client.call(Command::new("PTTL").arg(key.as_bytes().unwrap())).await.unwrap();
             assert!(ttl.as_int().unwrap() > 0, "{key:?} stays for ever");
+            let usage = Command::new("MEMORY").arg("USAGE").arg(key.as_bytes().unwrap());
+            bytes += client.call(usage).await.unwrap().as_int().unwrap();
         }
+        println!("    {length} buckets, {bytes} bytes");
+        assert!(bytes < 150_000, "{bytes} bytes");
     });
 }
 

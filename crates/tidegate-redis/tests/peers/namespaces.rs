@@ -84,17 +84,17 @@ fn set_up() -> Option<Setup> {
     Some(Setup { namespaces, port, server, logs: tempfile::tempdir().unwrap() })
 }
 
-/// RPM 600, with minutes of two seconds.
+/// RPM 600, with minutes of three seconds.
 fn job(server: &Server) -> Job {
     Job {
         url: server.url(),
         gate: "namespaces".to_owned(),
         requests: 600,
-        window: Duration::from_secs(2),
+        window: Duration::from_secs(3),
         slots: 20,
         lease: Duration::from_secs(2),
         request: Duration::from_millis(10),
-        for_: Duration::from_secs(9),
+        for_: Duration::from_secs(10),
         tasks: 40,
     }
 }
