@@ -112,14 +112,12 @@ impl Group {
         match self {
             Group::Io => io::summary(measured),
             _ => None,
-            Group::Loop | Group::Sync | Group::Pool | Group::Limit | Group::Batch => None,
         }
     }
 }
 
 fn main() -> ExitCode {
     if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked).or_else(worker::child_if_asked) {
-    if let Some(done) = io::serve_if_asked().or_else(batch::run_if_asked) {
         return done;
     }
     match measure(&Args::parse()) {

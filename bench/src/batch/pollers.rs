@@ -80,16 +80,21 @@ impl Polled {
     async fn wait_longer_and_longer(&self) {
         let mut wait = Duration::from_millis(100);
         loop {
-            let now = Instant::now();
-            let mut sent = self.sent.borrow_mut();
-            sent.retain(|at| now - *at < self.work.window);
-            if (sent.len() as u64) < self.work.amount {
-                sent.push_back(now);
+            if self.send_within_window(Instant::now()) {
                 return;
             }
-            drop(sent);
             sleep(wait).await;
             wait = wait.mul_f64(1.5).min(Duration::from_secs(2));
         }
+    }
+
+    fn send_within_window(&self, now: Instant) -> bool {
+        let mut sent = self.sent.borrow_mut();
+        sent.retain(|at| now - *at < self.work.window);
+        let room = (sent.len() as u64) < self.work.amount;
+        if room {
+            sent.push_back(now);
+        }
+        room
     }
 }

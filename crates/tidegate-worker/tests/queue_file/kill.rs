@@ -41,8 +41,11 @@ impl Seen {
     }
 }
 
+/// Who said something, and what; `None`: that was all.
+type Said = (String, Option<String>);
+
 /// Reads all of them at once, each on a thread.
-fn listen(processes: Vec<Process>) -> (Vec<thread::JoinHandle<Process>>, Receiver<(String, Option<String>)>) {
+fn listen(processes: Vec<Process>) -> (Vec<thread::JoinHandle<Process>>, Receiver<Said>) {
     let (sender, lines) = channel();
     let threads = processes
         .into_iter()
