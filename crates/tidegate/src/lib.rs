@@ -14,11 +14,14 @@
 //! .unwrap();
 //! ```
 //!
-//! The event loop is at the root, because every program starts there; the layers above it are modules. `http` is there
-//! with the feature of that name.
+//! The event loop is at the root, because every program starts there; the layers above it are modules. `http`, `redis`,
+//! `worker` and `batch` are there with the features of those names.
 
 #![forbid(unsafe_code)]
 
+/// Documents and requests through an LLM API, within its quotas.
+#[cfg(feature = "batch")]
+pub use tidegate_batch as batch;
 /// HTTP on the loop: a client, axum served, TLS.
 #[cfg(feature = "http")]
 pub use tidegate_http as http;
@@ -27,8 +30,14 @@ pub use tidegate_limit as limit;
 pub use tidegate_loop::*;
 /// The bounded pool without a queue.
 pub use tidegate_pool as pool;
+/// The gate shared between machines, through Redis.
+#[cfg(feature = "redis")]
+pub use tidegate_redis as redis;
 /// Semaphore, event, queue and mutex, for any executor.
 pub use tidegate_sync as sync;
+/// Tasks from a broker, run in processes, threads or coroutines.
+#[cfg(feature = "worker")]
+pub use tidegate_worker as worker;
 
 /// The README's programs, so that they stay true.
 #[cfg(doctest)]
