@@ -41,7 +41,9 @@ enum Mark {
 /// use tidegate_amqp::{AckFrame, AckTracker, Settle};
 ///
 /// let mut tracker = AckTracker::default();
-/// (1..=5).for_each(|tag| tracker.delivered(tag));
+/// for tag in 1..=5 {
+///     tracker.delivered(tag);
+/// }
 /// for tag in [2, 1, 3, 5] {
 ///     assert!(tracker.settle(tag, Settle::Ack));
 /// }

@@ -101,8 +101,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<GateSpec>,
 
-    /// A schedule: 'NAME: MIN HOUR DAY MONTH WEEKDAY [ZONE] => TASK [queue=QUEUE] [JSON ARGUMENTS]'
-    #[arg(long, value_name = "SCHEDULE")]
+    #[arg(
+        long,
+        value_name = "SCHEDULE",
+        help = "A schedule: 'NAME: MIN HOUR DAY MONTH WEEKDAY [ZONE] => TASK [queue=QUEUE] [JSON ARGUMENTS]'"
+    )]
     cron: Vec<Schedule>,
 
     /// What runs the tasks of a name: NAME=exec:COMMAND, NAME=http://…, or python:MODULE for all tasks of a module
