@@ -1,7 +1,8 @@
 //! Tasks from a broker, run in processes, threads or coroutines, under one contract.
 //!
 //! Read in this order: `task.rs` (what travels), `broker.rs` (what a queue must do), `mode.rs` (what runs a task),
-//! `outcome.rs` (how a run ends and what follows).
+//! `outcome.rs` (how a run ends and what follows); then the rooms: `master.rs` (start and stop), `connection.rs` (receive
+//! and settle), `pool.rs` (run).
 
 #![forbid(unsafe_code)]
 
