@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::ConfigError;
 use crate::gate::Gate;
 use crate::journal::{Journal, Restored};
-use crate::limit::{Kind, Limit};
+use crate::limit::{Kind, Limit, Window};
 use crate::limits::Limits;
 use crate::margin::Margin;
 use crate::moment::{Moment, nanos_of};
@@ -41,7 +41,7 @@ pub struct Builder {
     limits: Vec<Limit>,
     waiting_max: usize,
     skip_ahead: SkipAhead,
-    margin: RangeInclusive<Duration>,
+    margin: Option<RangeInclusive<Duration>>,
     timer: Option<Box<dyn Timer>>,
     journal: Option<Box<dyn Journal>>,
     restored: Vec<Restored>,
@@ -53,7 +53,7 @@ impl Builder {
             limits: Vec::new(),
             waiting_max: usize::MAX,
             skip_ahead: SkipAhead::default(),
-            margin: MARGIN_DEFAULT,
+            margin: None,
             timer: None,
             journal: None,
             restored: Vec::new(),
@@ -113,9 +113,11 @@ impl Builder {
         self
     }
 
-    /// The bounds of the margin that strict windows keep for the time on the wire: 1 ms to 250 ms by default. It follows
-    /// the spread between [`sent`](crate::Lease::sent) and [`answered`](crate::Lease::answered); in virtual time it is
-    /// zero.
+    /// The bounds of the margin that strict windows keep for the time on the wire. It follows the spread between
+    /// [`sent`](crate::Lease::sent) and [`answered`](crate::Lease::answered); in virtual time it is zero.
+    ///
+    /// Unless set it is 1 ms to 250 ms, and no more than a hundredth of the shortest strict window until the server
+    /// [refuses](Gate::refused) something: that spread has the server's thoughts in it, which are not the wire's.
     ///
     /// ```
     /// # use {std::time::Duration, tidegate_limit::{Gate, Limit}};
@@ -124,7 +126,7 @@ impl Builder {
     /// assert!(gate.stats().margin.is_zero());
     /// ```
     pub fn margin(mut self, bounds: RangeInclusive<Duration>) -> Builder {
-        self.margin = bounds;
+        self.margin = Some(bounds);
         self
     }
 
@@ -190,8 +192,11 @@ impl Builder {
         let now: Instant = timer.now();
         let epoch = now.checked_sub(BEFORE).unwrap_or(now);
         let begins = Moment::from_nanos(nanos_of(now - epoch));
+        let margin = match &self.margin {
+            Some(bounds) => Margin::new(bounds),
+            None => default_margin(&self.limits),
+        };
         let mut limits = Limits::new(self.limits, begins, timer.wall())?;
-        let margin = Margin::new(&self.margin);
         limits.set_margin(if timer.is_virtual() { Duration::ZERO } else { margin.get() });
         let mut restored = self.restored;
         restored.sort_by_key(|restored| restored.until);
@@ -205,6 +210,21 @@ impl Builder {
 impl Limit {
     fn is_journaled(&self) -> bool {
         matches!(self.kind, Kind::Rate { journaled: Some(_), .. })
+    }
+
+    fn strict_window(&self) -> Option<Duration> {
+        match self.kind {
+            Kind::Rate { window: Window::Strict(length), .. } => Some(length),
+            _ => None,
+        }
+    }
+}
+
+fn default_margin(limits: &[Limit]) -> Margin {
+    let margin = Margin::new(&MARGIN_DEFAULT);
+    match limits.iter().filter_map(Limit::strict_window).min() {
+        Some(window) => margin.of_window(window),
+        None => margin,
     }
 }
 

@@ -377,6 +377,20 @@ impl Gate {
         self.with_limit(limit, |state, limit, now| state.limits.tighten(limit, remaining, now + full_in, now))
     }
 
+    /// The same, of what the server said to a request that left at `sent`.
+    pub(crate) fn tighten_as_of(
+        &self,
+        sent: Instant,
+        limit: &str,
+        remaining: u64,
+        full_in: Duration,
+    ) -> Result<(), UnknownLimit> {
+        let sent = self.shared.moment(sent);
+        self.with_limit(limit, |state, limit, now| {
+            state.limits.tighten_as_of(sent, limit, remaining, now + full_in, now);
+        })
+    }
+
     /// A strict server refused what the gate had let through: the margin for the wire is doubled, up to its ceiling.
     ///
     /// ```
@@ -452,7 +466,12 @@ impl Shared {
 
     #[inline]
     pub(crate) fn now(&self) -> Moment {
-        Moment::from_nanos(nanos_of(self.timer.now().saturating_duration_since(self.epoch)))
+        self.moment(self.timer.now())
+    }
+
+    #[inline]
+    fn moment(&self, instant: Instant) -> Moment {
+        Moment::from_nanos(nanos_of(instant.saturating_duration_since(self.epoch)))
     }
 
     pub(crate) fn instant(&self, moment: Moment) -> Instant {

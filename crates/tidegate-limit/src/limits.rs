@@ -495,6 +495,19 @@ impl Limits {
     /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::At(full_at));
     /// ```
     pub fn tighten(&mut self, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
+        self.tighten_as_of(now, limit, remaining, full_at, now);
+    }
+
+    /// The same, of what the server said about an instant between `sent` and `now`: what has left a strict window since
+    /// was still counted there.
+    pub(crate) fn tighten_as_of(
+        &mut self,
+        sent: Moment,
+        limit: LimitId,
+        remaining: u64,
+        full_at: Moment,
+        now: Moment,
+    ) {
         let now = self.advance(now);
         let setting = self.setting;
         let Count::Rate { model, withheld, .. } = &mut self.slot_mut(limit).count else { return };
@@ -503,7 +516,8 @@ impl Limits {
             Model::Bucket(bucket) => bucket.tighten(remaining, now),
             Model::Calendar(calendar) => calendar.tighten(remaining),
             Model::Strict(log) => {
-                let missing = log.amount().saturating_sub(log.used()).saturating_sub(remaining);
+                let known = log.used().saturating_add(log.left_since(sent));
+                let missing = log.amount().saturating_sub(known).saturating_sub(remaining);
                 withheld.tighten(missing, full_at, now);
             }
         }

@@ -9,13 +9,22 @@ use crate::moment::nanos_of;
 /// The share by which what was seen fades with each sample.
 const FADE: u64 = 512;
 
+/// Of a window, the share that may be given to the wire before the server itself says that it takes more.
+const SHARE: u32 = 100;
+
 /// The spread between the fastest and the slowest answer of late, and a quarter more, within bounds.
 ///
 /// A slow answer widens it at once; it narrows by 1/512 a sample. A refusal that should not have been doubles it.
+///
+/// Answers differ by what the server thought as well as by the wire, and nobody can tell the two apart from here. So that
+/// long thoughts do not cost a short window its quota, the spread counts up to a hundredth of the window; refusals are of
+/// the wire alone, and raise that bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Margin {
     floor: u64,
     ceiling: u64,
+    /// As far as refusals raise the ceiling.
+    ceiling_max: u64,
     /// Nanoseconds from sent to answered, of late.
     fastest: u64,
     slowest: u64,
@@ -25,7 +34,14 @@ pub(crate) struct Margin {
 impl Margin {
     pub(crate) fn new(bounds: &RangeInclusive<Duration>) -> Margin {
         let floor = nanos_of(*bounds.start());
-        Margin { floor, ceiling: nanos_of(*bounds.end()).max(floor), fastest: 0, slowest: 0, samples: 0 }
+        let ceiling = nanos_of(*bounds.end()).max(floor);
+        Margin { floor, ceiling, ceiling_max: ceiling, fastest: 0, slowest: 0, samples: 0 }
+    }
+
+    /// Of a window like this, a hundredth at the most, until refusals say otherwise.
+    pub(crate) fn of_window(self, window: Duration) -> Margin {
+        let ceiling = nanos_of(window / SHARE).clamp(self.floor, self.ceiling_max);
+        Margin { ceiling, ..self }
     }
 
     pub(crate) fn sample(&mut self, took: Duration) {
@@ -42,7 +58,8 @@ impl Margin {
 
     /// The server refused what should have fitted.
     pub(crate) fn refused(&mut self) {
-        let spread = (self.slowest - self.fastest).max(self.floor).max(1_000_000);
+        let spread = (self.slowest - self.fastest).clamp(self.floor, self.ceiling).max(1_000_000);
+        self.ceiling = self.ceiling.saturating_mul(2).min(self.ceiling_max);
         self.slowest = self.fastest.saturating_add(spread.saturating_mul(2).min(self.ceiling));
     }
 
@@ -93,6 +110,28 @@ mod tests {
         assert_eq!(margin.get(), ms(20));
         margin.refused();
         assert_eq!(margin.get(), ms(20));
+    }
+
+    #[test]
+    fn thoughts_cost_a_short_window_a_hundredth_and_refusals_more() {
+        let mut margin = Margin::new(&(ms(1)..=ms(250))).of_window(ms(2_000));
+        margin.sample(ms(10));
+        margin.sample(ms(900));
+        assert_eq!(margin.get(), ms(20));
+        margin.refused();
+        assert_eq!(margin.get(), ms(40));
+        for _ in 0..9 {
+            margin.refused();
+        }
+        assert_eq!(margin.get(), ms(250));
+        let long = Margin::new(&(ms(1)..=ms(250))).of_window(ms(60_000));
+        assert_eq!(long.ceiling, 250_000_000);
+        let tiny = Margin::new(&(ms(1)..=ms(250))).of_window(ms(10));
+        assert_eq!(tiny.ceiling, 1_000_000);
+    }
+
+    #[test]
+    fn without_bounds_to_move_in_it_stays_zero() {
         let mut off = Margin::new(&(ms(0)..=ms(0)));
         off.refused();
         off.sample(ms(9));

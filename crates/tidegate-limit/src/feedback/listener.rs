@@ -125,18 +125,18 @@ impl Listener {
             self.gate.refused();
         }
         for action in actions {
-            self.carry_out(action);
+            self.carry_out(action, timing.sent);
         }
     }
 
-    fn carry_out(&self, action: Action) {
+    fn carry_out(&self, action: Action, sent: Instant) {
         let gate = &self.gate;
         let told = match action {
             Action::Pause { limit, delay } => gate.pause(&limit, delay),
             Action::Park { limit, until, probe_every } => gate.park(&limit, SystemTime::from(until), Some(probe_every)),
             Action::Resume { limit } => gate.resume(&limit),
             Action::Shut { limit, reason } => gate.shut(&limit, reason),
-            Action::Tighten { limit, remaining, full_in } => gate.tighten(&limit, remaining, full_in),
+            Action::Tighten { limit, remaining, full_in } => gate.tighten_as_of(sent, &limit, remaining, full_in),
         };
         // A name that the gate does not have can only be in a steering that was made for another.
         let _ = told;

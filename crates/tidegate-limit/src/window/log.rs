@@ -19,6 +19,9 @@ const BLOCK: u64 = 64;
 /// The most entries there can be: the exact ones, and one for each grain begun within the window.
 const ENTRIES_MAX: usize = EXACT_MAX + GRAINS as usize + 2;
 
+/// Departures that are remembered, once somebody asks for them.
+const DEPARTURES_MAX: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// When the latest of what it holds was booked: the entry counts until that leaves the window.
@@ -44,6 +47,35 @@ pub(crate) struct Log {
     last_begun: Moment,
     /// The instant of the last entry that has left: what was booked up to it is gone.
     left_at: Option<Moment>,
+    /// When entries left, and how much had left by then; not kept until somebody asks.
+    departures: Option<Departures>,
+}
+
+#[derive(Debug, Default)]
+struct Departures {
+    amount: u64,
+    recent: VecDeque<(Moment, u64)>,
+}
+
+impl Departures {
+    #[cold]
+    fn note(&mut self, at: Moment, amount: u64) {
+        if self.recent.len() == DEPARTURES_MAX {
+            self.recent.pop_front();
+        }
+        self.amount = self.amount.wrapping_add(amount);
+        self.recent.push_back((at, self.amount));
+    }
+
+    /// How much left after `since`, as far as is remembered.
+    fn since(&self, since: Moment) -> u64 {
+        let first = self.recent.partition_point(|(at, _)| *at <= since);
+        let before = match first.checked_sub(1) {
+            Some(last) => self.recent[last].1,
+            None => return self.recent.front().map_or(0, |(_, oldest)| self.amount.wrapping_sub(*oldest)),
+        };
+        self.amount.wrapping_sub(before)
+    }
 }
 
 impl Log {
@@ -60,6 +92,7 @@ impl Log {
             used: 0,
             last_begun: Moment::ZERO,
             left_at: None,
+            departures: None,
         }
     }
 
@@ -96,6 +129,9 @@ impl Log {
             self.sums[0] -= entry.amount;
             self.left += 1;
             self.left_at = Some(entry.at);
+            if let Some(departures) = &mut self.departures {
+                departures.note(entry.at.plus(self.window).plus(margin), entry.amount);
+            }
             if self.left.is_multiple_of(BLOCK) {
                 self.sums.pop_front();
             }
@@ -183,6 +219,12 @@ impl Log {
         entry.amount -= amount;
         self.used -= amount;
         self.sums[((self.left + index as u64) / BLOCK - self.left / BLOCK) as usize] -= amount;
+    }
+
+    /// How much left after `since`: what a server that looked at `since` still counted. Remembered from the first time
+    /// on that this is asked.
+    pub(crate) fn left_since(&mut self, since: Moment) -> u64 {
+        self.departures.get_or_insert_default().since(since)
     }
 
     /// When the oldest entry leaves.
@@ -279,5 +321,24 @@ mod tests {
         assert_eq!(log.used(), 5);
         log.unbook(3, at(50));
         assert_eq!(log.used(), 2);
+    }
+    #[test]
+    fn what_left_of_late_is_remembered_once_it_is_asked_for() {
+        let mut log = Log::new(10, 100);
+        log.book(1, at(0));
+        log.expire(at(100), 0);
+        assert_eq!(log.left_since(at(0)), 0, "nobody had asked before");
+        for n in 1..=5 {
+            log.book(n, at(100 + n));
+        }
+        log.expire(at(300), 0);
+        assert_eq!(log.left_since(at(203)), 4 + 5);
+        assert_eq!(log.left_since(at(205)), 0);
+        for n in 0..5_000 {
+            log.book(1, at(1_000 + 200 * n));
+            log.expire(at(1_100 + 200 * n), 0);
+        }
+        assert_eq!(log.left_since(at(1_000 + 200 * 4_998)), 2);
+        assert!(log.left_since(at(0)) < 5_000, "the oldest are forgotten");
     }
 }
