@@ -1,7 +1,7 @@
 //! Waiting no longer than until an instant.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -48,9 +48,9 @@ impl Watchdog {
 }
 
 /// `future`'s output, or `None` when `deadline` passes first. Unlike the loop's time-out no cancellation is involved, so it
-/// works around futures that the loop does not know.
-pub(crate) async fn until<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+/// works around futures that the loop does not know. Pinned by the caller: by value it would lie in memory twice, once as
+/// an argument and once where it is polled.
+pub(crate) async fn until<F: Future>(deadline: Option<Instant>, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut watchdog = Watchdog::default();
     std::future::poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
@@ -66,6 +66,7 @@ pub(crate) async fn until<F: Future>(deadline: Option<Instant>, future: F) -> Op
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Duration;
 
     use tidegate_loop::{EventLoop, sleep};
@@ -96,10 +97,10 @@ mod tests {
         EventLoop::simulated(1)
             .run_until_complete(async {
                 let start = now();
-                assert_eq!(until(Some(start + Duration::from_secs(5)), std::future::pending::<()>()).await, None);
+                assert_eq!(until(Some(start + Duration::from_secs(5)), pin!(std::future::pending::<()>())).await, None);
                 assert_eq!(now() - start, Duration::from_secs(5));
                 let later = now() + Duration::from_secs(5);
-                assert_eq!(until(Some(later), sleep(Duration::from_secs(1))).await, Some(()));
+                assert_eq!(until(Some(later), pin!(sleep(Duration::from_secs(1)))).await, Some(()));
                 assert_eq!(now() - start, Duration::from_secs(6));
             })
             .unwrap();

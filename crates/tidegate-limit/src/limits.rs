@@ -500,14 +500,7 @@ impl Limits {
 
     /// The same, of what the server said about an instant between `sent` and `now`: what has left a strict window since
     /// was still counted there.
-    pub(crate) fn tighten_as_of(
-        &mut self,
-        sent: Moment,
-        limit: LimitId,
-        remaining: u64,
-        full_at: Moment,
-        now: Moment,
-    ) {
+    pub(crate) fn tighten_as_of(&mut self, sent: Moment, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
         let now = self.advance(now);
         let setting = self.setting;
         let Count::Rate { model, withheld, .. } = &mut self.slot_mut(limit).count else { return };

@@ -1,7 +1,7 @@
 //! One request, one response: admission, a connection, the bytes, and the one retry that is safe.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -36,8 +36,9 @@ pub(super) const API_KEYS: [HeaderName; 4] = [
 /// Others whose values are not to be printed.
 const SECRET: [HeaderName; 4] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE];
 
-/// Sends `request` and waits for the response's head.
-pub(crate) async fn exchange(client: &Inner, mut request: Request<Body>) -> Result<Response<Body>, Error> {
+/// Sends `request` and waits for the response's head. Boxed, because everything here that waits would have room for it
+/// twice: it is what ten thousand requests under way cost.
+pub(crate) async fn exchange(client: &Inner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
     let timeouts = request.extensions_mut().remove::<Timeouts>().unwrap_or(client.timeouts);
     let target = Target::of(request.uri())?;
     let host: Rc<str> = target.authority().into();
@@ -52,7 +53,7 @@ pub(crate) async fn exchange(client: &Inner, mut request: Request<Body>) -> Resu
 
     let attempt = Attempt { client, proxy, key: &key, host: &host, timeouts, limits };
     let head_only = *request.method() == Method::HEAD;
-    let (lease, response) = match until(limits.total.map(|(deadline, _)| deadline), attempt.run(request)).await {
+    let (lease, response) = match until(limits.total.map(|(deadline, _)| deadline), pin!(attempt.run(request))).await {
         Some(done) => done?,
         None => {
             let after = timeouts.total.unwrap_or_default();
@@ -72,12 +73,13 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    async fn run(&self, mut request: Request<Body>) -> Result<(Lease, Response<Incoming>), Error> {
+    async fn run(&self, mut request: Box<Request<Body>>) -> Result<(Lease, Response<Incoming>), Error> {
         let mut turn = self.client.pool.admit(self.key).await;
         loop {
             let mut lease = match turn.idle() {
                 Ok(lease) => lease,
-                Err(turn) => self.connect(turn).await?,
+                // Boxed: what it takes to connect is not to be carried along while the answer is waited for.
+                Err(turn) => Box::pin(self.connect(turn)).await?,
             };
             match self.send(&mut lease, request).await {
                 Ok(response) => return Ok((lease, response)),
@@ -95,7 +97,7 @@ impl Attempt<'_> {
         let target = &self.key.target;
         let deadline = self.timeouts.connect.map(|limit| now() + limit);
         let making = connect(target, self.proxy, &self.client.trust);
-        let link = until(deadline, making).await.unwrap_or_else(|| {
+        let link = until(deadline, pin!(making)).await.unwrap_or_else(|| {
             let after = self.timeouts.connect.unwrap_or_default();
             Err(Error::Timeout { host: self.host.to_string(), which: Wait::Connect, after })
         })?;
@@ -106,20 +108,20 @@ impl Attempt<'_> {
         Ok(turn.fresh(sender, meter, driver))
     }
 
-    async fn send(&self, lease: &mut Lease, request: Request<Body>) -> Result<Response<Incoming>, Lost> {
+    async fn send(&self, lease: &mut Lease, request: Box<Request<Body>>) -> Result<Response<Incoming>, Lost> {
         let connection = lease.connection();
         let meter = connection.meter.clone();
         let before = meter.received();
-        let copy = if is_idempotent(request.method()) { copy_of(&request) } else { None };
-        let sent = connection.sender.try_send_request(request);
-        let Some(answered) = while_moving(&meter, self.limits.read, sent).await else {
+        let copy = if is_idempotent(request.method()) { copy_of(&request).map(Box::new) } else { None };
+        let sent = connection.sender.try_send_request(*request);
+        let Some(answered) = while_moving(&meter, self.limits.read, pin!(sent)).await else {
             let after = self.timeouts.read.unwrap_or_default();
             let error = Error::Timeout { host: self.host.to_string(), which: Wait::Read, after };
             return Err(Lost { error, again: None });
         };
         answered.map_err(|mut failed| {
             // Handed back means that not a byte of it was sent.
-            let unsent = failed.take_message();
+            let unsent = failed.take_message().map(Box::new);
             let unanswered = meter.received() == before;
             let again = unsent.or_else(|| copy.filter(|_| unanswered));
             Lost { error: self.explain(&failed.into_error()), again }
@@ -148,12 +150,11 @@ impl Attempt<'_> {
 struct Lost {
     error: Error,
     /// The request, if sending it again does no harm.
-    again: Option<Request<Body>>,
+    again: Option<Box<Request<Body>>>,
 }
 
 /// `future`'s output, or `None` when nothing has moved on the connection for `limit`.
-async fn while_moving<F: Future>(meter: &Meter, limit: Option<Duration>, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+async fn while_moving<F: Future>(meter: &Meter, limit: Option<Duration>, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut watchdog = Watchdog::default();
     let start: Instant = now();
     std::future::poll_fn(|cx| {

@@ -118,7 +118,11 @@ impl Client {
     /// # }).unwrap();
     /// ```
     pub async fn request<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
-        redirect::follow(&self.inner, request.map(Into::into)).await
+        let request = Box::new(request.map(Into::into));
+        match self.inner.redirects {
+            0 => exchange::exchange(&self.inner, request).await,
+            _ => Box::pin(redirect::follow(&self.inner, request)).await,
+        }
     }
 
     /// Gets a URL.

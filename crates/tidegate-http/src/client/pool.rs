@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -335,7 +336,7 @@ impl Lease {
             return;
         }
         drop(spawn(async move {
-            let ready = until(Some(now() + READY_AGAIN_MAX), connection.sender.ready()).await;
+            let ready = until(Some(now() + READY_AGAIN_MAX), pin!(connection.sender.ready())).await;
             if let Some(Ok(())) = ready {
                 turn.pool.put_idle(&turn.key, connection);
             }

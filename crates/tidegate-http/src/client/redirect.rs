@@ -13,10 +13,8 @@ use crate::body::Body;
 use crate::error::Error;
 use crate::limit::now;
 
-pub(crate) async fn follow(client: &Inner, mut request: Request<Body>) -> Result<Response<Body>, Error> {
-    if client.redirects == 0 {
-        return exchange(client, request).await;
-    }
+/// Sends `request` and follows where its answer leads; it is asked for seldom, and takes room that others need not carry.
+pub(crate) async fn follow(client: &Inner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
     let timeouts = request.extensions().get().copied().unwrap_or(client.timeouts);
     let deadline = timeouts.total.map(|limit| now() + limit);
     for _ in 0..=client.redirects {
@@ -56,7 +54,7 @@ pub(crate) async fn follow(client: &Inner, mut request: Request<Body>) -> Result
             }
         }
         *next.uri_mut() = to;
-        request = next;
+        request = Box::new(next);
     }
     let host = Target::of(request.uri())?.authority();
     Err(Error::Redirect { host, reason: format!("more than {} in a row", client.redirects) })

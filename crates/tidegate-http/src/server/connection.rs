@@ -56,7 +56,7 @@ impl Connection {
         // Responses are written whole; waiting for more to fill a segment would only delay them.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = acceptor else { return speak(stream, peer, limits, router, shared).await };
-        match until(Some(now() + limits.header), acceptor.accept(stream)).await {
+        match until(Some(now() + limits.header), pin!(acceptor.accept(stream))).await {
             Some(Ok(stream)) => speak(stream, peer, limits, router, shared).await,
             Some(Err(error)) => {
                 log::debug!("no TLS with {peer}: {error}");

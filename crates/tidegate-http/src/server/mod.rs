@@ -236,7 +236,7 @@ impl Server {
                     Err(error) if is_out_of_descriptors(&error) => {
                         drop(permit);
                         log::warn!("no more connections for now: {error}");
-                        until(Some(now() + ACCEPT_AGAIN), crowd.one_leaves()).await;
+                        until(Some(now() + ACCEPT_AGAIN), pin!(crowd.one_leaves())).await;
                     }
                     Err(error) => return error,
                 }
@@ -263,7 +263,7 @@ impl Server {
             sleep(LAST_LOOK).await;
         }
         drop(listener);
-        until(Some(told + grace), crowd.all_leave()).await;
+        until(Some(told + grace), pin!(crowd.all_leave())).await;
         let (finished, cut) = (shared.closed_since_stop(), crowd.len());
         crowd.cut();
         crowd.all_leave().await;
