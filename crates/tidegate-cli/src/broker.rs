@@ -6,14 +6,79 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::ValueEnum;
+use tidegate_worker::rabbit::{self, QueueKind, RabbitBroker, Uri, UriError};
 use tidegate_worker::{Broker, BrokerError, MemoryBroker, SqliteBroker, sqlite};
 
-/// The option every command about queues has.
+/// The options every command about queues has.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BrokerArgs {
-    /// The queue: sqlite:PATH, or sqlite: for the one in your data directory
+    /// The queue: sqlite:PATH, sqlite: for the one in your data directory, or amqp://USER:PASSWORD@HOST/VHOST for RabbitMQ
     #[arg(long, value_name = "URL", default_value = "sqlite:")]
     pub(crate) broker: BrokerUrl,
+
+    /// RabbitMQ: which kind of queues tasks wait in [default: classic, or the one that goes with --codec]
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = false)]
+    pub(crate) queue_kind: Option<Kind>,
+}
+
+impl BrokerArgs {
+    /// Where nobody says which kind: the one that goes with a codec.
+    pub(crate) fn kind_unless_given(mut self, kind: Kind) -> BrokerArgs {
+        self.queue_kind.get_or_insert(kind);
+        self
+    }
+
+    fn kind(&self) -> Kind {
+        self.queue_kind.unwrap_or(Kind::Classic)
+    }
+
+    /// For a worker or a producer: the file is made if it is not there.
+    pub(crate) async fn open(&self) -> anyhow::Result<Rc<dyn Broker>> {
+        self.broker.open(self.kind()).await
+    }
+
+    /// For a command that others must see the effect of.
+    pub(crate) async fn open_shared(&self) -> anyhow::Result<Rc<dyn Broker>> {
+        self.broker.open_shared(self.kind()).await
+    }
+
+    /// For a command that looks at what is there: a file that is not is a slip of the finger, not an empty queue.
+    pub(crate) async fn open_existing(&self) -> anyhow::Result<Rc<dyn Broker>> {
+        match &self.broker {
+            BrokerUrl::Sqlite(_) => Ok(self.broker.open_sqlite(false).await?),
+            _ => self.open_shared().await,
+        }
+    }
+
+    /// The broker in a file, for what only it can do.
+    pub(crate) async fn open_file(&self) -> anyhow::Result<Rc<SqliteBroker>> {
+        self.broker.open_sqlite(false).await
+    }
+}
+
+/// Queues in RabbitMQ, as their arguments are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// With priorities and dead letters, on one node
+    Classic,
+    /// Kept on several nodes, without priorities
+    Quorum,
+    /// As Celery makes them
+    Plain,
+    /// As dramatiq makes them
+    Dramatiq,
+}
+
+impl From<Kind> for QueueKind {
+    fn from(kind: Kind) -> QueueKind {
+        match kind {
+            Kind::Classic => QueueKind::Classic,
+            Kind::Quorum => QueueKind::Quorum,
+            Kind::Plain => QueueKind::Plain,
+            Kind::Dramatiq => QueueKind::Dramatiq,
+        }
+    }
 }
 
 /// Where the queue is.
@@ -23,6 +88,8 @@ pub(crate) enum BrokerUrl {
     Memory,
     /// A file; `None`: the usual one.
     Sqlite(Option<PathBuf>),
+    /// RabbitMQ. What is wrong with its address is told by us, because clap would show it with its password.
+    Amqp(Result<Box<Uri>, UriError>),
 }
 
 impl FromStr for BrokerUrl {
@@ -41,11 +108,13 @@ impl FromStr for BrokerUrl {
                 }
                 Ok(BrokerUrl::Sqlite(Some(path.into())))
             }
-            Some(("amqp" | "amqps", _)) => bail!("this tidegate has no RabbitMQ broker yet; use sqlite:PATH"),
+            Some(("amqp" | "amqps", _)) => Ok(BrokerUrl::Amqp(text.parse().map(Box::new))),
             Some((scheme, _)) if scheme.len() > 1 => {
-                bail!("{scheme}: is no broker of ours; use sqlite:PATH, sqlite: or memory:")
+                bail!("{scheme}: is no broker of ours; use sqlite:PATH, sqlite:, amqp://HOST or memory:")
             }
-            _ => bail!("{text:?} is no broker; use sqlite:PATH (such as sqlite:{text}), sqlite: or memory:"),
+            _ => {
+                bail!("{text:?} is no broker; use sqlite:PATH (such as sqlite:{text}), sqlite:, amqp://HOST or memory:")
+            }
         }
     }
 }
@@ -56,40 +125,47 @@ impl fmt::Display for BrokerUrl {
             BrokerUrl::Memory => f.write_str("memory:"),
             BrokerUrl::Sqlite(None) => f.write_str("sqlite:"),
             BrokerUrl::Sqlite(Some(path)) => write!(f, "sqlite:{}", path.display()),
+            BrokerUrl::Amqp(Ok(uri)) => uri.fmt(f),
+            BrokerUrl::Amqp(Err(_)) => f.write_str("amqp://"),
         }
     }
 }
 
 impl BrokerUrl {
-    /// For a worker or a producer: the file is made if it is not there.
-    pub(crate) async fn open(&self) -> anyhow::Result<Rc<dyn Broker>> {
+    /// Any broker, for a worker or a producer: a file is made if it is not there. The kind is of queues in RabbitMQ.
+    pub(crate) async fn open(&self, kind: Kind) -> anyhow::Result<Rc<dyn Broker>> {
         match self {
             BrokerUrl::Memory => Ok(Rc::new(MemoryBroker::new())),
             BrokerUrl::Sqlite(_) => Ok(self.open_sqlite(true).await?),
+            BrokerUrl::Amqp(_) => Ok(self.open_rabbit(kind).await?),
         }
     }
 
-    /// For a command that others must see the effect of.
-    pub(crate) async fn open_shared(&self) -> anyhow::Result<Rc<dyn Broker>> {
+    /// Any that others can reach too.
+    pub(crate) async fn open_shared(&self, kind: Kind) -> anyhow::Result<Rc<dyn Broker>> {
         if *self == BrokerUrl::Memory {
-            bail!("memory: is a queue within one process, which nobody else can reach; use sqlite:PATH");
+            bail!("{NOT_SHARED}");
         }
-        self.open().await
+        self.open(kind).await
     }
 
-    /// For a command that looks at what is there: a file that is not is a slip of the finger, not an empty queue.
-    pub(crate) async fn open_existing(&self) -> anyhow::Result<Rc<dyn Broker>> {
-        Ok(self.open_sqlite(false).await?)
-    }
-
-    /// The broker in a file, for what only it can do.
-    pub(crate) async fn open_sqlite(&self, make: bool) -> anyhow::Result<Rc<SqliteBroker>> {
-        let BrokerUrl::Sqlite(path) = self else {
-            bail!("memory: is a queue within one process, which nobody else can reach; use sqlite:PATH");
+    async fn open_rabbit(&self, kind: Kind) -> anyhow::Result<Rc<RabbitBroker>> {
+        let uri = match self {
+            BrokerUrl::Amqp(Ok(uri)) => uri,
+            BrokerUrl::Amqp(Err(error)) => bail!("--broker: {error}"),
+            _ => bail!("{self} is no RabbitMQ; use amqp://HOST"),
         };
-        let path = match path {
-            Some(path) => path.clone(),
-            None => usual_path(make)?,
+        let mut options = rabbit::Options::default();
+        options.kind = kind.into();
+        Ok(Rc::new(RabbitBroker::open_at((**uri).clone(), options).await.map_err(failed)?))
+    }
+
+    async fn open_sqlite(&self, make: bool) -> anyhow::Result<Rc<SqliteBroker>> {
+        let path = match self {
+            BrokerUrl::Sqlite(Some(path)) => path.clone(),
+            BrokerUrl::Sqlite(None) => usual_path(make)?,
+            BrokerUrl::Memory => bail!("{NOT_SHARED}"),
+            BrokerUrl::Amqp(_) => bail!("{self} is no file; RabbitMQ looks after its queues itself"),
         };
         if !make && !path.exists() {
             bail!(
@@ -100,6 +176,9 @@ impl BrokerUrl {
         Ok(Rc::new(SqliteBroker::open_with(sqlite::Options::new(path)).await.map_err(failed)?))
     }
 }
+
+const NOT_SHARED: &str =
+    "memory: is a queue within one process, which nobody else can reach; use sqlite:PATH or amqp://HOST";
 
 fn usual_path(make: bool) -> anyhow::Result<PathBuf> {
     let path = SqliteBroker::default_path().context(
@@ -134,13 +213,25 @@ mod tests {
         assert_eq!(parse("sqlite:jobs.db"), BrokerUrl::Sqlite(Some("jobs.db".into())));
         assert_eq!(parse("sqlite:///var/lib/jobs.db"), BrokerUrl::Sqlite(Some("/var/lib/jobs.db".into())));
         assert_eq!(parse("sqlite:/a b.db").to_string(), "sqlite:/a b.db");
+        assert_eq!(parse("amqps://shop:secret@one,two/orders").to_string(), "amqps://shop@one:5671,two:5671/orders");
+    }
+
+    #[test]
+    fn a_password_is_never_shown_not_even_in_an_address_that_is_wrong() {
+        for text in ["amqp://shop:secret@host", "amqp://shop:secret@host:port/x?nonsense=1", "amqp:shop:secret@host"] {
+            let url = text.parse::<BrokerUrl>().unwrap();
+            let mut told = format!("{url} {url:?}");
+            if let BrokerUrl::Amqp(Err(error)) = &url {
+                told += &error.to_string();
+            }
+            assert!(!told.contains("secret"), "{told}");
+        }
     }
 
     #[test]
     fn what_is_no_url_says_what_would_be() {
         let error = |text: &str| text.parse::<BrokerUrl>().unwrap_err().to_string();
         assert!(error("jobs.db").contains("sqlite:jobs.db"));
-        assert!(error("amqp://localhost").contains("RabbitMQ"));
         assert!(error("redis://localhost").contains("redis: is no broker"));
         assert!(error("sqlite://").contains("sqlite:PATH"));
         assert!(error("memory:x").contains("nothing behind"));

@@ -23,6 +23,11 @@ pub trait Broker {
     /// Where this is, without secrets; for start-up lines and errors.
     fn describe(&self) -> String;
 
+    /// What of the contract this broker cannot keep; everything, unless it says so.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
     /// The time that ETAs, expiries and retries are counted by: the wall clock, or the loop's where that is virtual.
     fn now(&self) -> Timestamp;
 
@@ -64,6 +69,41 @@ pub trait Broker {
 
     /// Ends the connection in order; unsettled deliveries return to their queues.
     fn close(&self) -> Local<'_, Result<(), BrokerError>>;
+}
+
+/// What of the contract a broker keeps in full. Where one says no, the conformance suite asks for what its field says instead,
+/// and tools show that a figure is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Higher priorities come first. Otherwise tasks come in the order they were published.
+    pub priorities: bool,
+    /// Every returned task stands where it stood before. Otherwise those that are returned together keep their order, and all
+    /// come, uncounted; they stand before or behind the rest.
+    pub returns_in_place: bool,
+    /// An id that is still in its queue is not stored again. Otherwise it is, and runs twice.
+    pub remembers_ids: bool,
+    /// A waiting task that is revoked is gone at once. Otherwise it is dropped, with a result that says so, when its turn comes.
+    pub revokes_waiting: bool,
+    /// A peek shows delayed tasks behind the others. Otherwise it shows those that could run now.
+    pub peeks_delayed: bool,
+    /// [`QueueStats::running`] counts every process. Otherwise it counts this one.
+    pub counts_running: bool,
+    /// [`QueueStats::oldest_ms`] is known. Otherwise it is 0.
+    pub knows_age: bool,
+}
+
+impl Capabilities {
+    /// The whole contract.
+    pub const ALL: Capabilities = Capabilities {
+        priorities: true,
+        returns_in_place: true,
+        remembers_ids: true,
+        revokes_waiting: true,
+        peeks_delayed: true,
+        counts_running: true,
+        knows_age: true,
+    };
 }
 
 /// One worker's stream of deliveries. Receiving and settling go on beside each other, so every method takes a shared

@@ -16,8 +16,8 @@ use tidegate_loop::sleep;
 use tidegate_sync::Event;
 
 use crate::broker::{
-    Broker, BrokerError, Consumer, DeadLetter, Incoming, Local, Published, QueueStats, Selection, Settled, Settlement,
-    Subscription, TaskResult,
+    Broker, BrokerError, Capabilities, Consumer, DeadLetter, Incoming, Local, Published, QueueStats, Selection,
+    Settled, Settlement, Subscription, TaskResult,
 };
 use crate::task::{Envelope, TaskId};
 
@@ -164,6 +164,10 @@ impl Faulty {
 impl Broker for Faulty {
     fn describe(&self) -> String {
         format!("faulty {}", self.inner.describe())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn now(&self) -> Timestamp {

@@ -45,8 +45,8 @@ mod watchdog;
 
 pub use arguments::{Arguments, FromTask};
 pub use broker::{
-    Broker, BrokerError, Consumer, DeadLetter, Delivery, Incoming, Local, Published, QueueStats, Selection, Settled,
-    Settlement, Subscription, Tag, TaskError, TaskResult, TaskState, Verdict,
+    Broker, BrokerError, Capabilities, Consumer, DeadLetter, Delivery, Incoming, Local, Published, QueueStats,
+    Selection, Settled, Settlement, Subscription, Tag, TaskError, TaskResult, TaskState, Verdict,
 };
 pub use context::TaskContext;
 pub use coroutine::Coroutines;

@@ -41,10 +41,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
-    let (url, id) = (args.broker.broker.clone(), TaskId::from(args.id.as_str()));
+    let (place, id) = (args.broker.clone(), TaskId::from(args.id.as_str()));
     let (waits, limit, json) = (args.wait, args.timeout, args.json);
     on_loop(async move {
-        let broker = url.open_existing().await?;
+        let broker = place.open_existing().await?;
         let result = match (waits, limit) {
             (false, _) => broker.result(&id).await.map_err(failed)?,
             (true, None) => Some(broker.wait_result(&id).await.map_err(failed)?),

@@ -19,9 +19,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
-    let (url, ids) = (args.broker.broker.clone(), args.ids.clone());
+    let (place, ids) = (args.broker.clone(), args.ids.clone());
     on_loop(async move {
-        let broker = url.open_shared().await?;
+        let broker = place.open_shared().await?;
         for id in ids {
             broker.revoke(&TaskId::from(id.as_str())).await.map_err(failed)?;
         }

@@ -1,5 +1,5 @@
-//! What every broker must do, as one suite: each case is a claim, and every implementation passes all of them (or says which
-//! of them its queue cannot keep).
+//! What every broker must do, as one suite: each case is a claim, and every implementation passes all of them. Where a broker
+//! says that it cannot keep a part of the contract ([`Capabilities`](crate::Capabilities)), a case asks for what holds instead.
 //!
 //! ```text
 //! mod memory {

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
 use tidegate_amqp::{Connection, Error, Settle, Tag};
 
-use super::core::{Core, Place};
+use super::core::{Core, Listing, Place};
 use super::delay;
 use super::link::of_request;
 use super::message::Stored;
@@ -14,13 +13,36 @@ use super::topology::QUEUES;
 use crate::broker::{BrokerError, DeadLetter, QueueStats, Selection};
 use crate::task::Envelope;
 
+/// Far less than the log of queues can hold.
+const LISTED_AGAIN_BEHIND: i64 = 5_000;
+
 impl Core {
     /// Every queue that was ever made, as far as it is still there.
     async fn queues(&self) -> Result<BTreeSet<String>, BrokerError> {
-        let mut queues = BTreeSet::new();
-        self.scan(QUEUES, |entry| queues.extend(entry.get("queue").and_then(Value::as_str).map(ToOwned::to_owned)))
-            .await?;
-        Ok(queues)
+        let behind = self.listing.borrow().read;
+        let scanned = self.scan(QUEUES, behind, |entry, place| {
+            let mut listing = self.listing.borrow_mut();
+            listing.read = place.or(listing.read);
+            if let (Some(queue), Some(place)) = (self.list(&entry), place) {
+                listing.queues.insert(queue, place);
+            }
+        });
+        if let Err(error) = scanned.await {
+            // Somebody may have made the log anew, and its places with it.
+            *self.listing.borrow_mut() = Listing::default();
+            return Err(error);
+        }
+        Ok(self.listing.borrow().queues.keys().cloned().collect())
+    }
+
+    /// The log drops its oldest entries; what is still there is written again in time.
+    async fn list_again(&self, queue: &str) -> Result<(), BrokerError> {
+        let old = {
+            let listing = self.listing.borrow();
+            let place = listing.queues.get(queue).copied().unwrap_or_default();
+            listing.read.is_some_and(|read| read - place > LISTED_AGAIN_BEHIND)
+        };
+        if old { self.enlist(queue).await } else { Ok(()) }
     }
 
     async fn delayed(&self, queue: &str) -> Result<u64, BrokerError> {
@@ -39,8 +61,9 @@ impl Core {
         let mut all = Vec::new();
         for queue in self.queues().await? {
             let Some(declared) = self.look(&queue).await? else { continue };
+            self.list_again(&queue).await?;
             let dead =
-                self.look(&self.options.kind.dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
+                self.look(&self.kind(&queue).dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
             all.push(QueueStats {
                 ready: declared.messages.into(),
                 delayed: self.delayed(&queue).await?,
@@ -68,7 +91,7 @@ impl Core {
                 Ok(Some(mut delivery)) => {
                     let redelivered = delivery.redelivered;
                     let Some(mut stored) = self.read(queue, &mut delivery) else { continue };
-                    stored.crashes += u32::from(redelivered && self.options.kind != super::QueueKind::Quorum);
+                    stored.crashes += u32::from(redelivered && self.kind(queue) != super::QueueKind::Quorum);
                     taken.push((delivery.tag, stored));
                 }
                 Ok(None) => break,
@@ -80,6 +103,11 @@ impl Core {
     }
 
     pub(super) async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Envelope>, BrokerError> {
+        if !self.queues().await?.contains(queue) && self.look(queue).await?.is_none() {
+            return Ok(Vec::new());
+        }
+        // It must be possible to put back what is taken.
+        self.ensure(queue).await?;
         let control = self.control.connection().await?;
         let taken = self.take(&control, queue, queue, limit).await?;
         // A message that was merely put back would look as if a worker had died with it.
@@ -115,23 +143,22 @@ impl Core {
         queue: &str,
         limit: usize,
     ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
-        let from = self.options.kind.dead_name(queue);
+        let from = self.kind(queue).dead_name(queue);
         let there = self.look(&from).await?.map_or(0, |declared| declared.messages as usize);
         self.take(control, &from, queue, limit.min(there)).await
     }
 
     async fn of_selection(&self, which: &Selection) -> Result<BTreeSet<String>, BrokerError> {
-        match which {
-            Selection::Queue(queue) => Ok(BTreeSet::from([queue.clone()])),
-            Selection::Ids(_) | Selection::All => self.queues().await,
-        }
+        let all = self.queues().await?;
+        Ok(match which {
+            Selection::Queue(queue) => BTreeSet::from([queue.clone()]),
+            Selection::Ids(_) | Selection::All => all,
+        })
     }
 
     pub(super) async fn dead(&self, queue: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, BrokerError> {
-        let queues = match queue {
-            Some(queue) => BTreeSet::from([queue.to_owned()]),
-            None => self.queues().await?,
-        };
+        let all = self.queues().await?;
+        let queues = queue.map_or(all, |queue| BTreeSet::from([queue.to_owned()]));
         let mut letters = Vec::new();
         for queue in queues {
             let control = self.control.connection().await?;

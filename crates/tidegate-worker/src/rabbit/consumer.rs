@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tidegate_amqp::{Connection, Settle};
 use tidegate_loop::{Task, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
 use super::message::Stored;
+use super::revokes::{Follower, Revokes};
+use super::supervisor;
 use crate::broker::{
     BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskResult, TaskState,
     Verdict,
@@ -44,7 +45,7 @@ pub(super) struct Shared {
     pub(super) connection: RefCell<Option<Rc<Connection>>>,
     /// Of the connection or channel that deliveries come over; every new one has another.
     pub(super) epoch: Cell<u32>,
-    pub(super) revoked: RefCell<HashMap<TaskId, Timestamp>>,
+    pub(super) revokes: Revokes,
     /// What we had when a connection was lost: that it comes again is nobody's crash.
     pub(super) missed: RefCell<HashSet<TaskId>>,
     /// Being replaced by a copy; if that comes before the first is acknowledged, it waits here, or a crash in between would
@@ -68,7 +69,7 @@ impl Shared {
             running: RefCell::default(),
             connection: RefCell::default(),
             epoch: Cell::new(0),
-            revoked: RefCell::default(),
+            revokes: Revokes::default(),
             missed: RefCell::default(),
             rewriting: RefCell::default(),
             stopped: Cell::new(false),
@@ -108,7 +109,12 @@ impl Shared {
     }
 
     pub(super) fn is_revoked(&self, id: &TaskId) -> bool {
-        self.revoked.borrow().contains_key(id)
+        self.revokes.contains(id)
+    }
+
+    /// Whether the worker has it.
+    pub(super) fn runs(&self, id: &TaskId) -> bool {
+        self.running.borrow().values().any(|held| held.stored.envelope.id == *id)
     }
 
     /// Tells the broker, if it is still the same connection.
@@ -256,9 +262,11 @@ impl Shared {
         }
         let connection = self.connection.borrow().clone();
         if let Some(connection) = connection {
-            for at in 0..self.subscription.queues.len() {
-                // A connection that is gone delivers nothing either.
-                let _ = connection.cancel(&super::supervisor::consumer_tag(at)).await;
+            for (at, queue) in self.subscription.queues.iter().enumerate() {
+                for (_, tag) in supervisor::sources(self, at, queue) {
+                    // A connection that is gone delivers nothing either.
+                    let _ = connection.cancel(&tag).await;
+                }
             }
         }
         // The supervisor keeps what was on its way out of here from now on.
@@ -291,6 +299,7 @@ impl Shared {
 pub(super) struct RabbitConsumer {
     pub(super) shared: Rc<Shared>,
     pub(super) supervisor: Task,
+    pub(super) _follower: Follower,
 }
 
 impl Consumer for RabbitConsumer {

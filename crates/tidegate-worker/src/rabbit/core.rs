@@ -1,5 +1,7 @@
 //! What the broker, its consumers and its readers share: how tasks are written.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -29,6 +31,15 @@ pub(super) struct Core {
     /// For requests that may be refused.
     pub(super) control: Link,
     topology: Topology,
+    pub(super) listing: RefCell<Listing>,
+}
+
+/// The log of queues as far as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// With the place of each one's last entry.
+    pub(super) queues: BTreeMap<String, i64>,
+    pub(super) read: Option<i64>,
 }
 
 /// Where a task goes.
@@ -46,7 +57,15 @@ impl Core {
     pub(super) fn new(uri: Uri, options: Options) -> Core {
         let link = |what: &str| Link::new(uri.clone(), format!("{} {what}", options.name), options.publish_patience);
         let (publisher, control) = (link("publisher"), link("control"));
-        Core { publisher, control, uri, options, clock: LoopClock::new(), topology: Topology::default() }
+        Core {
+            publisher,
+            control,
+            uri,
+            options,
+            clock: LoopClock::new(),
+            topology: Topology::default(),
+            listing: RefCell::default(),
+        }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -58,15 +77,41 @@ impl Core {
         self.control.close().await;
     }
 
+    /// What is known of a queue, or else what queues are here.
+    pub(super) fn kind(&self, queue: &str) -> QueueKind {
+        self.topology.kind(queue).unwrap_or(self.options.kind)
+    }
+
+    /// Makes everything anew with its next use: somebody has deleted something.
+    pub(super) fn forget(&self) {
+        self.topology.forget();
+    }
+
+    /// What the log of queues says.
+    pub(super) fn list(&self, entry: &Value) -> Option<String> {
+        let queue = entry.get("queue").and_then(Value::as_str)?;
+        if let Some(kind) = entry.get("kind").and_then(Value::as_str).and_then(QueueKind::of) {
+            self.topology.list(queue, kind);
+        }
+        Some(queue.to_owned())
+    }
+
+    /// Adds a queue to the log of queues.
+    pub(super) async fn enlist(&self, queue: &str) -> Result<(), BrokerError> {
+        let entry = json!({ "queue": queue, "kind": self.kind(queue).as_str() });
+        self.append(QUEUES, &entry).await
+    }
+
     /// Makes sure that a queue is there, and is listed.
     pub(super) async fn ensure(&self, queue: &str) -> Result<(), BrokerError> {
         if self.topology.knows(queue) {
             return Ok(());
         }
         let control = self.control.connection().await?;
-        if self.topology.ensure(&control, self.options.kind, queue).await? {
+        let kind = self.kind(queue);
+        if self.topology.ensure(&control, kind, queue).await? {
             // Tasks are worth more than a list of queues.
-            let listed = timeout(LOG_PATIENCE, self.append(QUEUES, &json!({ "queue": queue }))).await;
+            let listed = timeout(LOG_PATIENCE, self.enlist(queue)).await;
             if !matches!(listed, Ok(Ok(()))) {
                 tracing::warn!(queue, "the log of queues is not up; the queue may be missing from lists");
             }
@@ -78,13 +123,14 @@ impl Core {
     async fn message(&self, stored: &Stored, place: Place) -> Result<Message, BrokerError> {
         let envelope = &stored.envelope;
         self.ensure(&envelope.queue).await?;
+        let kind = self.kind(&envelope.queue);
         let priority = match place {
-            Place::Head if self.options.kind == QueueKind::Classic => PRIORITY_RETURNED,
+            Place::Head if kind == QueueKind::Classic => PRIORITY_RETURNED,
             _ => envelope.priority,
         };
         let wait = envelope.eta.map(|eta| clock::until(eta, self.now())).filter(|wait| !wait.is_zero());
         let (exchange, key) = match (place, wait) {
-            (Place::Dead, _) => (String::new(), self.options.kind.dead_name(&envelope.queue)),
+            (Place::Dead, _) => (String::new(), kind.dead_name(&envelope.queue)),
             (Place::Queue, Some(wait)) => {
                 let control = self.control.connection().await?;
                 self.topology.ensure_ladder(&control, &envelope.queue).await?;
@@ -186,29 +232,49 @@ impl Core {
         let properties = delivery.properties.read().ok()?;
         let body = std::mem::take(&mut delivery.body);
         let mut stored = message::read(queue, &properties, body, self.now());
-        if self.options.kind == QueueKind::Quorum {
+        if self.kind(queue) == QueueKind::Quorum {
             stored.crashes = stored.crashes.saturating_add(message::delivery_count(&properties));
         }
         Some(stored)
     }
 
-    /// Reads a log from its beginning to its end.
-    pub(super) async fn scan(&self, log: &str, mut each: impl FnMut(Value)) -> Result<(), BrokerError> {
+    /// Reads a log to its end, from its beginning or behind an entry; each comes with its place.
+    pub(super) async fn scan(
+        &self,
+        log: &str,
+        behind: Option<i64>,
+        each: impl FnMut(Value, Option<i64>),
+    ) -> Result<(), BrokerError> {
+        let late = |_| Err(BrokerError::Retry { message: format!("log {log:?} at {} does not answer", self.uri) });
+        timeout(LOG_PATIENCE, self.scan_all(log, behind, each)).await.unwrap_or_else(late)
+    }
+
+    async fn scan_all(
+        &self,
+        log: &str,
+        behind: Option<i64>,
+        mut each: impl FnMut(Value, Option<i64>),
+    ) -> Result<(), BrokerError> {
         let marker = self.mark(log).await?;
         let connection = tidegate_amqp::Connection::open(&self.uri, &tidegate_amqp::Options::default()).await;
         let connection = connection.map_err(|error| super::link::of_connect(&error))?;
         let scanned = async {
             connection.qos(1000).await?;
-            connection.consume(&reading(log, None)).await?;
+            connection.consume(&reading(log, behind)).await?;
             loop {
                 for incoming in connection.recv_all().await? {
-                    let tidegate_amqp::Incoming::Delivery(delivery) = incoming else { continue };
+                    let tidegate_amqp::Incoming::Delivery(delivery) = incoming else {
+                        let (place, reason) =
+                            (connection.place().to_owned(), format!("reading was ended: {incoming:?}"));
+                        return Err(Error::Lost { place, reason });
+                    };
                     connection.settle(delivery.tag, tidegate_amqp::Settle::Ack);
                     let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
-                    if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
+                    let last = entry.get("marker").is_some_and(|nonce| *nonce == *marker);
+                    each(entry, offset(&delivery));
+                    if last {
                         return Ok::<(), Error>(());
                     }
-                    each(entry);
                 }
             }
         };

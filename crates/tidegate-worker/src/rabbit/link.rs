@@ -15,7 +15,7 @@ use crate::broker::BrokerError;
 pub(super) const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 
 /// Consumption resumes soon after a broker is back.
-pub(super) const BACKOFF_MOST: Duration = Duration::from_secs(2);
+pub(super) const BACKOFF_MOST: Duration = Duration::from_secs(1);
 
 pub(super) fn of_connect(error: &ConnectError) -> BrokerError {
     let message = error.to_string();

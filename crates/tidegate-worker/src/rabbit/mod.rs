@@ -33,6 +33,7 @@ mod delay;
 mod link;
 mod message;
 mod results;
+mod revokes;
 mod supervisor;
 mod topology;
 mod unique;
@@ -44,19 +45,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tidegate_amqp::Uri;
-use tidegate_loop::spawn;
+pub use tidegate_amqp::{Uri, UriError};
+use tidegate_loop::{spawn, timeout};
 
 use crate::broker::{
-    Broker, BrokerError, Consumer, DeadLetter, Local, Published, QueueStats, Selection, Subscription, TaskResult,
+    Broker, BrokerError, Capabilities, Consumer, DeadLetter, Local, Published, QueueStats, Selection, Subscription,
+    TaskResult,
 };
 use crate::envelope_check;
 use crate::task::{Envelope, TaskId};
 
 use consumer::{RabbitConsumer, Shared};
-use core::{Core, Place};
+use core::{Core, LOG_PATIENCE, Place};
 use message::Stored;
 use results::Results;
+use revokes::Follower;
 pub use topology::QueueKind;
 use topology::REVOKED;
 
@@ -118,9 +121,19 @@ impl RabbitBroker {
     /// # Cancel safety
     /// Safe: dropped, the attempt is given up.
     pub async fn open(address: &str, options: Options) -> Result<RabbitBroker, BrokerError> {
-        let uri: Uri = address
-            .parse()
-            .map_err(|error: tidegate_amqp::UriError| BrokerError::Refused { message: error.to_string() })?;
+        let uri: Uri =
+            address.parse().map_err(|error: UriError| BrokerError::Refused { message: error.to_string() })?;
+        RabbitBroker::open_at(uri, options).await
+    }
+
+    /// As [`open`](Self::open), at an address that was read before.
+    ///
+    /// # Errors
+    /// What is wrong, and the way out.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped, the attempt is given up.
+    pub async fn open_at(uri: Uri, options: Options) -> Result<RabbitBroker, BrokerError> {
         let core = Rc::new(Core::new(uri, options));
         core.control.connection().await?;
         Ok(RabbitBroker { core, results: Results::default(), consumers: RefCell::default() })
@@ -158,11 +171,17 @@ impl RabbitBroker {
     }
 
     async fn receive(&self, what: Subscription) -> Result<Rc<dyn Consumer>, BrokerError> {
+        for queue in &what.queues {
+            self.core.ensure(queue).await?;
+        }
         let shared = Rc::new(Shared::new(self.core.clone(), what));
+        let follower = Follower::start(shared.clone());
+        // No task is taken before it is known which ones must not run; but a log that is not up stops none.
+        let _ = timeout(LOG_PATIENCE, shared.revokes.read.wait()).await;
         let connection = supervisor::connect(&shared).await?;
         *shared.connection.borrow_mut() = Some(connection.clone());
         let task = spawn(supervisor::supervise(shared.clone(), connection));
-        let consumer = Rc::new(RabbitConsumer { shared, supervisor: task.task() });
+        let consumer = Rc::new(RabbitConsumer { shared, supervisor: task.task(), _follower: follower });
         let mut consumers = self.consumers.borrow_mut();
         consumers.retain(|consumer| consumer.strong_count() > 0);
         consumers.push(Rc::downgrade(&consumer));
@@ -174,6 +193,18 @@ impl RabbitBroker {
 impl Broker for RabbitBroker {
     fn describe(&self) -> String {
         self.core.uri.to_string()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            priorities: self.core.options.kind == QueueKind::Classic,
+            returns_in_place: false,
+            remembers_ids: false,
+            revokes_waiting: false,
+            peeks_delayed: false,
+            counts_running: false,
+            knows_age: false,
+        }
     }
 
     fn now(&self) -> Timestamp {

@@ -1,28 +1,39 @@
 //! Keeps a consumer connected: makes the connection, restores what it had, receives, and starts over when it is gone.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use serde_json::Value;
 use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
 use super::backoff::Backoff;
 use super::consumer::{Held, Shared};
-use super::core::{self, LOG_PATIENCE, Place};
+use super::core::Place;
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::message::Stored;
-use super::topology::{QueueKind, REVOKED};
+use super::topology::QueueKind;
 use crate::broker::{BrokerError, Incoming, Tag, TaskState};
 use crate::clock;
-use crate::task::TaskId;
+use crate::codec::dramatiq;
 
-const REVOKED_TAG: &str = "revoked";
+/// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) fn consumer_tag(at: usize) -> String {
+fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
 }
 
-/// A connection on which everything is as it should be: topology, QoS, the revoked tasks known, consumers started.
+fn delayed_tag(at: usize) -> String {
+    format!("delayed-{at}")
+}
+
+/// Which queue of the subscription a delivery is for, and whether it comes from where its producer had it wait.
+fn source(tag: &str) -> Option<(usize, bool)> {
+    let (kind, at) = tag.split_once('-')?;
+    Some((at.parse().ok()?, kind == "delayed"))
+}
+
+/// A connection on which everything is as it should be: topology, QoS, consumers started.
 pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
     let core = &shared.core;
     let mut options = tidegate_amqp::Options::default();
@@ -33,68 +44,41 @@ pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerErr
         core.ensure(queue).await?;
     }
     let connection = Rc::new(Connection::open(&core.uri, &options).await.map_err(|error| of_connect(&error))?);
-    restore(shared, &connection).await?;
+    restore(shared, &connection).await.map_err(|error| {
+        // Somebody may have deleted what was made before.
+        core.forget();
+        of_request(&error)
+    })?;
     Ok(connection)
 }
 
 /// Everything a fresh channel lacks.
-async fn restore(shared: &Shared, connection: &Connection) -> Result<(), BrokerError> {
+async fn restore(shared: &Shared, connection: &Connection) -> Result<(), Error> {
     // QoS is a consumer's, so each queue's has all of it, or an empty queue would keep the others from using its share; what is
     // beyond the whole is held here.
     let prefetch = u16::try_from(shared.subscription.prefetch.max(1)).unwrap_or(u16::MAX);
-    let request = |error: Error| of_request(&error);
-    connection.qos(prefetch).await.map_err(request)?;
-    match timeout(LOG_PATIENCE, shared.core.mark(REVOKED)).await {
-        Ok(Ok(marker)) => read_revoked(shared, connection, &marker).await?,
-        // Streams may come up later than queues, or not at all after a crash; tasks do not wait for them.
-        _ => tracing::warn!(
-            broker = connection.place(),
-            "the log of revoked tasks is not up; revokes are not heard for now"
-        ),
-    }
+    connection.qos(prefetch).await?;
     shared.epoch.set(shared.epoch.get() + 1);
     if shared.stopped.get() {
         return Ok(());
     }
     for (at, queue) in shared.subscription.queues.iter().enumerate() {
-        let mut consume = Consume::from(queue);
-        consume.tag = consumer_tag(at);
-        connection.consume(&consume).await.map_err(request)?;
+        for (from, tag) in sources(shared, at, queue) {
+            let mut consume = Consume::from(&from);
+            consume.tag = tag;
+            connection.consume(&consume).await?;
+        }
     }
     Ok(())
 }
 
-/// No task is taken before it is known which ones must not run.
-async fn read_revoked(shared: &Shared, connection: &Connection, marker: &str) -> Result<(), BrokerError> {
-    let mut revoked = core::reading(REVOKED, None);
-    REVOKED_TAG.clone_into(&mut revoked.tag);
-    let request = |error: Error| of_request(&error);
-    connection.consume(&revoked).await.map_err(request)?;
-    loop {
-        for arrived in connection.recv_all().await.map_err(request)? {
-            let Arrived::Delivery(delivery) = arrived else { continue };
-            connection.settle(delivery.tag, Settle::Ack);
-            let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
-            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
-                return Ok(());
-            }
-            hear_revoked(shared, &entry);
-        }
+/// What a queue's tasks come from, and under which tag.
+pub(super) fn sources(shared: &Shared, at: usize, queue: &str) -> Vec<(String, String)> {
+    let mut sources = vec![(queue.to_owned(), consumer_tag(at))];
+    if let Some(delayed) = shared.core.kind(queue).delayed_name(queue) {
+        sources.push((delayed, delayed_tag(at)));
     }
-}
-
-fn hear_revoked(shared: &Shared, entry: &Value) {
-    let Some(id) = entry.get("revoked").and_then(Value::as_str).map(TaskId::from) else { return };
-    let now = shared.core.now();
-    let until = entry.get("until").and_then(Value::as_i64).and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    let Some(until) = until.filter(|until| *until > now) else { return };
-    let mut revoked = shared.revoked.borrow_mut();
-    revoked.retain(|_, until| *until > now);
-    if revoked.insert(id.clone(), until).is_none()
-        && shared.running.borrow().values().any(|held| held.stored.envelope.id == id)
-    {
-        shared.notice(Incoming::Revoked(id));
-    }
+    sources
 }
 
 /// Runs for as long as the consumer lives.
@@ -125,7 +109,9 @@ async fn reconnect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
     let mut refused = 0;
     loop {
         sleep(backoff.next()).await;
-        match connect(shared).await {
+        let connected = timeout(CONNECT_PATIENCE, connect(shared)).await;
+        let slow = || Err(BrokerError::Retry { message: format!("no answer within {CONNECT_PATIENCE:?}") });
+        match connected.unwrap_or_else(|_| slow()) {
             Ok(connection) => return Ok(connection),
             // A broker that starts refuses what it will allow in a moment: users and vhosts come last.
             Err(error @ BrokerError::Refused { .. }) => {
@@ -145,6 +131,10 @@ async fn reconnect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
 fn lose(shared: &Shared) {
     shared.connection.borrow_mut().take();
     let mut missed = shared.missed.borrow_mut();
+    if missed.len() > 4 * shared.subscription.prefetch {
+        // Others have long had them.
+        missed.clear();
+    }
     let mut tags: Vec<Tag> = Vec::new();
     for (tag, held) in shared.running.borrow_mut().drain() {
         missed.insert(held.stored.envelope.id);
@@ -173,7 +163,8 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
                 Arrived::Oversized { bytes, .. } => {
                     tracing::warn!(bytes, "a message larger than allowed went to the dead letters");
                 }
-                Arrived::ConsumerCancelled { consumer } if consumer != REVOKED_TAG && !shared.stopped.get() => {
+                Arrived::ConsumerCancelled { consumer } if !shared.stopped.get() => {
+                    shared.core.forget();
                     return format!("the broker ended consumer {consumer}: its queue was deleted or moved");
                 }
                 Arrived::ChannelClosed(refusal) => return refusal.to_string(),
@@ -188,21 +179,22 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
 
 /// What becomes of a delivery before anybody sees it.
 fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate_amqp::Delivery) {
-    if &*delivery.consumer == REVOKED_TAG {
-        connection.settle(delivery.tag, Settle::Ack);
-        if let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) {
-            hear_revoked(shared, &entry);
-        }
-        return;
-    }
-    let at = delivery.consumer.strip_prefix("queue-").and_then(|at| at.parse::<usize>().ok());
-    let Some(queue) = at.and_then(|at| shared.subscription.queues.get(at)) else { return };
+    let Some((at, delayed)) = source(&delivery.consumer) else { return };
+    let Some(queue) = shared.subscription.queues.get(at) else { return };
     let core = &shared.core;
-    let Some(stored) = core.read(queue, &mut delivery) else {
+    let Some(mut stored) = core.read(queue, &mut delivery) else {
         tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
         connection.settle(delivery.tag, Settle::Reject);
         return;
     };
+    if delayed && stored.envelope.eta.is_none() {
+        stored.envelope.eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
+    }
+    let missed = shared.missed.borrow_mut().remove(&stored.envelope.id);
+    let counted_by_broker = core.kind(queue) == QueueKind::Quorum;
+    if missed && counted_by_broker {
+        stored.crashes = stored.crashes.saturating_sub(1);
+    }
     let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
     let held = Held { tag, amqp: delivery.tag, stored };
     let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
@@ -214,7 +206,6 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
     };
     let envelope = &held.stored.envelope;
     let now = core.now();
-    let missed = shared.missed.borrow_mut().remove(&envelope.id);
     if shared.is_revoked(&envelope.id) {
         drop(spawn(finish(shared.clone(), held, TaskState::Revoked)));
     } else if envelope.expires.is_some_and(|expires| expires <= now) {
@@ -222,7 +213,7 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
         drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
         drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
-    } else if delivery.redelivered && core.options.kind != QueueKind::Quorum && !missed {
+    } else if delivery.redelivered && !counted_by_broker && !missed {
         // Only a new message can carry the count; its first one says no more than that somebody had it.
         let mut held = held;
         held.stored.crashes += 1;

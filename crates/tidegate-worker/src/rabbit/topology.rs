@@ -1,7 +1,8 @@
 //! What must be there before anything is published or received, and how it is made.
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
@@ -28,15 +29,43 @@ pub enum QueueKind {
     Dramatiq,
 }
 
+impl fmt::Display for QueueKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// For how long dramatiq keeps dead letters.
 const DRAMATIQ_DEAD_MS: i64 = 604_800_000;
 
 impl QueueKind {
+    /// All there are.
+    pub const ALL: [QueueKind; 4] = [QueueKind::Classic, QueueKind::Quorum, QueueKind::Plain, QueueKind::Dramatiq];
+
+    /// As it is written in options and lists.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "classic",
+            QueueKind::Quorum => "quorum",
+            QueueKind::Plain => "plain",
+            QueueKind::Dramatiq => "dramatiq",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<QueueKind> {
+        QueueKind::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     pub(super) fn dead_name(self, queue: &str) -> String {
         match self {
             QueueKind::Dramatiq => format!("{queue}.XQ"),
             _ => format!("{queue}.dead"),
         }
+    }
+
+    /// Where producers themselves let tasks wait.
+    pub(super) fn delayed_name(self, queue: &str) -> Option<String> {
+        (self == QueueKind::Dramatiq).then(|| format!("{queue}.DQ"))
     }
 
     fn queue(self, name: &str) -> Queue {
@@ -56,6 +85,15 @@ impl QueueKind {
         }
     }
 
+    fn delayed(self, name: &str) -> Option<Queue> {
+        let queue = Queue::durable(self.delayed_name(name)?);
+        Some(
+            queue
+                .argument("x-dead-letter-exchange", "")
+                .argument("x-dead-letter-routing-key", self.dead_name(name).as_str()),
+        )
+    }
+
     fn dead(self, name: &str) -> Queue {
         let queue = Queue::durable(self.dead_name(name));
         match self {
@@ -69,7 +107,9 @@ impl QueueKind {
 /// Queues that were made already, by this process and since it last found one missing.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
-    queues: RefCell<HashSet<String>>,
+    queues: RefCell<HashMap<String, QueueKind>>,
+    /// What the log of queues says of others; it may be wrong about those that somebody deleted.
+    listed: RefCell<HashMap<String, QueueKind>>,
     ladders: RefCell<HashSet<String>>,
 }
 
@@ -81,17 +121,22 @@ pub(super) const QUEUES: &str = "tidegate.queues";
 /// Old entries go by the file; small ones, or they would stay for weeks.
 const SEGMENT_BYTES: i64 = 16 << 20;
 
+/// Everybody who asks for all queues reads all of it, some ten thousand entries.
+const LISTING_SEGMENT_BYTES: i64 = 1 << 20;
+
 pub(super) async fn declare_log(
     connection: &Connection,
     name: &str,
     keep: Option<Duration>,
 ) -> Result<(), BrokerError> {
-    let log = Queue::durable(name)
-        .argument("x-queue-type", "stream")
-        .argument("x-stream-max-segment-size-bytes", SEGMENT_BYTES);
+    let log = Queue::durable(name).argument("x-queue-type", "stream");
     let log = match keep {
-        Some(keep) => log.argument("x-max-age", format!("{}s", keep.as_secs().max(1)).as_str()),
-        None => log.argument("x-max-length-bytes", 4 * SEGMENT_BYTES),
+        Some(keep) => log
+            .argument("x-stream-max-segment-size-bytes", SEGMENT_BYTES)
+            .argument("x-max-age", format!("{}s", keep.as_secs().max(1)).as_str()),
+        None => log
+            .argument("x-stream-max-segment-size-bytes", LISTING_SEGMENT_BYTES)
+            .argument("x-max-length-bytes", 4 * LISTING_SEGMENT_BYTES),
     };
     connection.declare(&log).await.map(drop).map_err(|error| of_request(&error))
 }
@@ -115,9 +160,37 @@ async fn together(requests: impl Iterator<Item = impl Future<Output = Result<(),
     .await
 }
 
+/// What is to be said of a queue that exists with other arguments, if they are those of another kind. AMQP cannot tell a queue's
+/// arguments, but agrees to the right ones.
+async fn another_kind(connection: &Connection, asked: QueueKind, queue: &str, error: &Error) -> Option<String> {
+    let Error::Refused { refusal, place, .. } = error else { return None };
+    let difference = refusal.difference()?;
+    for kind in QueueKind::ALL.into_iter().filter(|kind| *kind != asked) {
+        let fits = connection.declare(&kind.queue(queue)).await.is_ok();
+        connection.try_recv_all();
+        if fits {
+            return Some(format!(
+                "queue {queue:?} exists at {place} as one of the kind {kind}, asked for was {asked} ({} is {}, asked for was \
+                 {}); choose the kind {kind} (--queue-kind {kind}), or delete the queue once it is empty",
+                difference.argument, difference.current, difference.asked
+            ));
+        }
+    }
+    None
+}
+
 impl Topology {
     pub(super) fn knows(&self, queue: &str) -> bool {
-        self.queues.borrow().contains(queue)
+        self.queues.borrow().contains_key(queue)
+    }
+
+    /// As it was made, or else as it is listed.
+    pub(super) fn kind(&self, queue: &str) -> Option<QueueKind> {
+        self.queues.borrow().get(queue).or(self.listed.borrow().get(queue)).copied()
+    }
+
+    pub(super) fn list(&self, queue: &str, kind: QueueKind) {
+        self.listed.borrow_mut().insert(queue.to_owned(), kind);
     }
 
     /// Somebody has deleted something.
@@ -137,13 +210,18 @@ impl Topology {
             return Ok(false);
         }
         envelope_check::queue_name(queue)?;
-        let made = async {
-            connection.declare(&kind.dead(queue)).await?;
-            connection.declare(&kind.queue(queue)).await?;
-            Ok::<(), Error>(())
-        };
-        made.await.map_err(|error| of_request(&error))?;
-        self.queues.borrow_mut().insert(queue.to_owned());
+        // The queue itself first: where it is of another kind, nothing is left lying beside it.
+        if let Err(error) = connection.declare(&kind.queue(queue)).await {
+            connection.try_recv_all();
+            return Err(match another_kind(connection, kind, queue, &error).await {
+                Some(message) => BrokerError::Refused { message },
+                None => of_request(&error),
+            });
+        }
+        for beside in kind.delayed(queue).into_iter().chain([kind.dead(queue)]) {
+            connection.declare(&beside).await.map_err(|error| of_request(&error))?;
+        }
+        self.queues.borrow_mut().insert(queue.to_owned(), kind);
         Ok(true)
     }
 

@@ -6,12 +6,13 @@ mod order;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tidegate_loop::timeout;
 use tidegate_worker::{Published, TaskId};
 
-use crate::broker::{BrokerArgs, failed, on_loop};
+use crate::broker::{BrokerArgs, Kind, failed, on_loop};
 use crate::command::{Done, result};
 use crate::output::Output;
 use crate::span::{instant, span};
@@ -28,7 +29,8 @@ use order::Order;
     after_help = "Examples:\n  tidegate enqueue mail.send --args '[7]' --kwargs '{\"to\":\"a@example.org\"}'\n  \
                   tidegate enqueue report --countdown 10m --expires 1h --unique report-42\n  \
                   tidegate enqueue add --args '[1,2]' --wait\n  \
-                  tidegate enqueue - < tasks.jsonl\n\nExit codes: 0 done, 1 some lines were refused or a task that was waited \
+                  tidegate enqueue - < tasks.jsonl\n  \
+                  tidegate enqueue add --args '[1,2]' --broker amqp://localhost --codec celery --queue celery\n\nExit codes: 0 done, 1 some lines were refused or a task that was waited \
                   for failed, 2 could not run."
 )]
 pub(crate) struct Args {
@@ -83,6 +85,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = span)]
     hard_limit: Option<Duration>,
 
+    /// How the task is written: as tidegate's workers read it, or as others do; those write no results that --wait could see
+    #[arg(long, value_enum, default_value_t = Codec::Native)]
+    codec: Codec,
+
     /// Wait for the result and print it instead of the id
     #[arg(long)]
     wait: bool,
@@ -99,6 +105,28 @@ pub(crate) struct Args {
     broker: BrokerArgs,
 }
 
+/// Whose workers are to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Codec {
+    /// JSON, for tidegate's workers
+    Native,
+    /// Celery's, protocol 2
+    Celery,
+    /// dramatiq's
+    Dramatiq,
+}
+
+impl Codec {
+    /// In RabbitMQ each has its own kind of queues.
+    fn queues(self, broker: BrokerArgs) -> BrokerArgs {
+        match self {
+            Codec::Native => broker,
+            Codec::Celery => broker.kind_unless_given(Kind::Plain),
+            Codec::Dramatiq => broker.kind_unless_given(Kind::Dramatiq),
+        }
+    }
+}
+
 /// How it is told what happened.
 #[derive(Debug, Clone, Copy)]
 struct Telling {
@@ -109,19 +137,19 @@ struct Telling {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let telling = Telling { wait: args.wait, limit: args.timeout, json: args.json };
-    let (url, task) = (args.broker.broker.clone(), args.task.clone());
+    let (place, task) = (args.codec.queues(args.broker.clone()), args.task.clone());
     let defaults = Order::of(args)?;
     if task == "-" {
         if defaults.id.is_some() {
             bail!("--id names one task; with - every line has its own \"id\"");
         }
-        return on_loop(async move { many::run(&*url.open_shared().await?, &defaults, telling).await });
+        return on_loop(async move { many::run(&*place.open_shared().await?, &defaults, telling).await });
     }
     let mut order = defaults;
     order.task = Some(task);
     let envelope = order.envelope(Timestamp::now())?;
     on_loop(async move {
-        let broker = url.open_shared().await?;
+        let broker = place.open_shared().await?;
         let own = envelope.id.clone();
         let published = broker.publish(vec![envelope]).await.map_err(failed)?;
         let (id, duplicate) = match published.into_iter().next() {

@@ -7,15 +7,16 @@ use anyhow::{Context as _, anyhow, bail};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tidegate_worker::codec::native;
+use tidegate_worker::codec::{celery, dramatiq, native};
 use tidegate_worker::{Envelope, Task, TaskId, Unique};
 
 use crate::span::{instant, span};
 
-use super::Args;
+use super::{Args, Codec};
 
 #[derive(Debug, Clone)]
 pub(super) struct Order {
+    codec: Codec,
     pub(super) task: Option<String>,
     pub(super) id: Option<String>,
     queue: String,
@@ -73,6 +74,7 @@ impl Span {
 impl Order {
     pub(super) fn of(args: Args) -> anyhow::Result<Order> {
         Ok(Order {
+            codec: args.codec,
             task: None,
             id: args.id,
             queue: args.queue,
@@ -106,6 +108,7 @@ impl Order {
         // A line that says when knows better than the options, whichever way it says so.
         let timed = eta.is_some() || countdown.is_some();
         Ok(Order {
+            codec: self.codec,
             task: line.task.or_else(|| self.task.clone()),
             id: line.id,
             queue: line.queue.unwrap_or_else(|| self.queue.clone()),
@@ -136,12 +139,20 @@ impl Order {
         (task.soft_limit, task.hard_limit) = (nonzero(self.soft_limit), nonzero(self.hard_limit));
         let later =
             |span: Duration| now.checked_add(span).map_err(|_| anyhow!("{span:?} from now is beyond every calendar"));
-        let mut envelope = Envelope::of(&task, &self.queue, native::encode(&task));
-        envelope.priority = self.priority;
-        envelope.eta = self.countdown.map(later).transpose()?.or(self.eta);
-        envelope.expires = self.expires.map(later).transpose()?;
+        let eta = self.countdown.map(later).transpose()?.or(self.eta);
+        let expires = self.expires.map(later).transpose()?;
+        let mut envelope = match self.codec {
+            Codec::Native => Envelope::of(&task, &self.queue, native::encode(&task)),
+            Codec::Celery => {
+                let extras = celery::Extras { eta, expires, priority: self.priority, ..celery::Extras::default() };
+                celery::encode(&task, &self.queue, &extras)
+            }
+            // It waits in the broker, not in the delay queue that dramatiq's workers read into their memory.
+            Codec::Dramatiq => dramatiq::encode(&task, &self.queue, None, now),
+        };
+        (envelope.priority, envelope.eta, envelope.expires) = (self.priority, eta, expires);
         envelope.unique = self.unique.map(|key| Unique { key, hold: self.unique_for, past_settle: false });
-        envelope.headers = self.headers;
+        envelope.headers.extend(self.headers);
         Ok(envelope)
     }
 }

@@ -95,13 +95,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Done> {
     match args.command {
         Command::Ls(args) => on_loop(ls(args)),
         Command::Retry(args) => on_loop(async move {
-            let broker = args.broker.broker.open_existing().await?;
+            let broker = args.broker.open_existing().await?;
             let count = broker.dead_retry(args.selection()).await.map_err(failed)?;
             broker.close().await.map_err(failed)?;
             told(&args, count, "sent back")
         }),
         Command::Drop(args) => on_loop(async move {
-            let broker = args.broker.broker.open_existing().await?;
+            let broker = args.broker.open_existing().await?;
             let many = args.count(&*broker).await?;
             if many > 1 && !confirmed(args.yes, &format!("forget {many} dead tasks"))? {
                 return Ok(Done::SomeFailed);
@@ -128,7 +128,7 @@ fn told(args: &ChoiceArgs, count: u64, what: &str) -> anyhow::Result<Done> {
 }
 
 async fn ls(args: LsArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_existing().await?;
+    let broker = args.broker.open_existing().await?;
     let letters = broker.dead(args.name.as_deref(), args.limit).await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
     let mut out = String::new();

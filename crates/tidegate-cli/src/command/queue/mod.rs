@@ -28,9 +28,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Every queue: how many tasks are ready, delayed, running, dead; workers; the age of the oldest
+    /// Every queue: how many tasks are ready, delayed, running, dead; workers; the age of the oldest (- where the broker does
+    /// not say)
     Ls(LsArgs),
-    /// The next tasks of a queue, in the order they would run; nothing is taken
+    /// The next tasks of a queue, in the order they would run; they stay (in RabbitMQ they are taken and put back)
     Peek(PeekArgs),
     /// Drop what waits in a queue, delayed tasks too, not what is running
     Purge(PurgeArgs),
@@ -102,24 +103,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn ls(args: LsArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_existing().await?;
+    let broker = args.broker.open_existing().await?;
     let queues = broker.inspect().await.map_err(failed)?;
+    let can = broker.capabilities();
     broker.close().await.map_err(failed)?;
     let mut out = String::new();
     if args.json {
         for queue in &queues {
-            out += &format!("{}\n", serde_json::to_string(queue)?);
+            let mut object = serde_json::to_value(queue)?;
+            if !can.counts_running {
+                object["running"] = Value::Null;
+            }
+            if !can.knows_age {
+                object["oldest_ms"] = Value::Null;
+            }
+            out += &format!("{object}\n");
         }
     } else if queues.is_empty() {
         eprintln!("{} has no queue yet", broker.describe());
     } else {
         let mut table = Table::new(&["queue", "ready", "delayed", "running", "dead", "workers", "oldest"]);
         for queue in &queues {
-            let numbers = [queue.ready, queue.delayed, queue.running, queue.dead, queue.consumers];
-            let mut row = vec![queue.queue.clone()];
-            row.extend(numbers.map(|number| number.to_string()));
-            row.push(if queue.ready > 0 { age(queue.oldest_ms) } else { "-".into() });
-            table.row(row);
+            table.row(vec![
+                queue.queue.clone(),
+                queue.ready.to_string(),
+                queue.delayed.to_string(),
+                if can.counts_running { queue.running.to_string() } else { "-".into() },
+                queue.dead.to_string(),
+                queue.consumers.to_string(),
+                if can.knows_age && queue.ready > 0 { age(queue.oldest_ms) } else { "-".into() },
+            ]);
         }
         out = table.to_string();
     }
@@ -128,7 +141,7 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
 }
 
 async fn peek(args: PeekArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_existing().await?;
+    let broker = args.broker.open_existing().await?;
     let envelopes = broker.peek(&args.name, args.limit).await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
     let mut out = String::new();
@@ -140,7 +153,7 @@ async fn peek(args: PeekArgs) -> anyhow::Result<Done> {
 }
 
 async fn purge(args: PurgeArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_existing().await?;
+    let broker = args.broker.open_existing().await?;
     let queues = broker.inspect().await.map_err(failed)?;
     for name in &args.names {
         let Some(stats) = queues.iter().find(|stats| stats.queue == *name) else {
@@ -159,7 +172,7 @@ async fn purge(args: PurgeArgs) -> anyhow::Result<Done> {
 }
 
 async fn check(args: FileArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_sqlite(false).await?;
+    let broker = args.broker.open_file().await?;
     let problems = broker.check().await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
     if problems.is_empty() {
@@ -171,7 +184,7 @@ async fn check(args: FileArgs) -> anyhow::Result<Done> {
 }
 
 async fn vacuum(args: FileArgs) -> anyhow::Result<Done> {
-    let broker = args.broker.broker.open_sqlite(false).await?;
+    let broker = args.broker.open_file().await?;
     let bytes = broker.vacuum().await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
     Output::Terminal.write(format!("{} bytes given back\n", bytes).as_bytes())?;

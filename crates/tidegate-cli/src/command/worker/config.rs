@@ -15,13 +15,13 @@ use tidegate_worker::{
 
 use super::handler::{self, Call, HandlerSpec};
 use super::{Args, Codec, ModeName, logging};
-use crate::broker::BrokerUrl;
+use crate::broker::{BrokerArgs, Kind};
 use crate::span::span;
 
 /// What a worker is to do.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) broker: BrokerUrl,
+    pub(crate) broker: BrokerArgs,
     pub(crate) settings: Settings,
     pub(crate) policy: Policy,
     pub(crate) gates: Vec<GateSpec>,
@@ -101,7 +101,7 @@ impl TryFrom<Args> for Config {
             }
         }
         Ok(Config {
-            broker: args.broker.broker,
+            broker: queues(args.codec, args.broker),
             settings,
             policy,
             gates: args.limit,
@@ -182,6 +182,15 @@ fn check_limits(whose: &str, soft: Option<Duration>, hard: Option<Duration>) -> 
             bail!("the soft limit of {whose} ({soft:?}) must be below its hard one ({hard:?})")
         }
         _ => Ok(()),
+    }
+}
+
+/// In RabbitMQ each codec's producers make queues of their own kind.
+fn queues(codec: Codec, broker: BrokerArgs) -> BrokerArgs {
+    match codec {
+        Codec::Native | Codec::Auto => broker,
+        Codec::Celery => broker.kind_unless_given(Kind::Plain),
+        Codec::Dramatiq => broker.kind_unless_given(Kind::Dramatiq),
     }
 }
 

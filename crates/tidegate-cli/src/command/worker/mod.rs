@@ -34,7 +34,8 @@ use handler::HandlerSpec;
                   Examples:\n  tidegate worker --handler echo=exec:cat\n  tidegate worker --queue mail --handler \
                   mail.send=http://localhost:8080/send --limit 'queue:mail rpm=100'\n  tidegate worker -- python3 -m tidegate \
                   worker myproject.tasks\n  tidegate worker --cron 'nightly: 0 3 * * * Europe/Berlin => report.build' \
-                  --handler report.build=exec:./report.sh\n\n\
+                  --handler report.build=exec:./report.sh\n  tidegate worker --broker amqp://localhost --queue celery --codec \
+                  celery --handler add=exec:./add.sh\n\n\
                   Exit codes: 0 stopped in order, 2 could not run, or the queue did not go on."
 )]
 pub(crate) struct Args {

@@ -1,0 +1,173 @@
+//! The commands about queues on a real RabbitMQ, as a user meets them; tests/rabbit/run.sh starts it and runs this.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A directory without configuration, and the broker.
+struct Place {
+    dir: TempDir,
+    broker: String,
+}
+
+fn host() -> String {
+    std::env::var("TIDEGATE_RABBIT_PLAIN").expect("TIDEGATE_RABBIT_PLAIN is not set; tests/rabbit/run.sh does")
+}
+
+impl Place {
+    fn new() -> Place {
+        Place::at(&format!("amqp://guest:guest@{}", host()))
+    }
+
+    fn at(broker: &str) -> Place {
+        Place { dir: tempfile::tempdir().unwrap(), broker: broker.to_owned() }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(words).current_dir(self.dir.path()).env("TIDEGATE_BROKER", &self.broker).stdin(Stdio::null());
+        command.env("XDG_CONFIG_HOME", self.dir.path().join("none"));
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What it says when it cannot run.
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    /// The figures of a queue.
+    fn stats(&self, queue: &str) -> Value {
+        let listed = self.ok(&["queue", "ls", "--json"]);
+        let mut lines = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.find(|stats| stats["queue"] == queue).unwrap_or_else(|| panic!("{queue} is not in {listed}"))
+    }
+}
+
+/// A worker, ended with the test.
+struct Worker(Child);
+
+impl Worker {
+    /// Returns once it takes tasks.
+    fn start(place: &Place, words: &[&str]) -> Worker {
+        let mut command = place.command(&["worker"]);
+        let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("  stop ")), "it ended before it began");
+        // Somebody must read on, or it would wait for a reader.
+        std::thread::spawn(move || lines.for_each(|line| eprintln!("{}", line.unwrap_or_default())));
+        Worker(child)
+    }
+
+    fn stop(mut self) {
+        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn name(what: &str) -> String {
+    format!("cli-{what}-{}", std::process::id())
+}
+
+#[test]
+fn a_task_is_enqueued_run_and_its_result_comes_back() {
+    let (place, queue) = (Place::new(), name("run"));
+    let worker = Worker::start(&place, &["--queue", &queue, "--handler", "echo=exec:cat", "--retries", "0"]);
+    let result = place.ok(&["enqueue", "echo", "--queue", &queue, "--args", "[7]", "--wait", "--timeout", "60s"]);
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert!(result.to_string().contains('7'), "{result}");
+    let id = place.ok(&["enqueue", "echo", "--queue", &queue, "--countdown", "300ms"]);
+    place.ok(&["result", id.trim(), "--wait", "--timeout", "60s"]);
+    let stats = place.stats(&queue);
+    assert_eq!((&stats["ready"], &stats["consumers"], &stats["dead"]), (&json!(0), &json!(1), &json!(0)), "{stats}");
+    worker.stop();
+    assert_eq!(place.stats(&queue)["consumers"], 0);
+}
+
+#[test]
+fn what_waits_what_is_delayed_and_what_died_is_shown_and_put_in_order() {
+    let (place, queue) = (Place::new(), name("look"));
+    let enqueue = |task: &str, more: &[&str]| {
+        let words = [&["enqueue", task, "--queue", &queue], more].concat();
+        place.ok(&words).trim().to_owned()
+    };
+    let (first, second) = (enqueue("a", &[]), enqueue("b", &["--priority", "1"]));
+    enqueue("later", &["--countdown", "1h"]);
+    let stats = place.stats(&queue);
+    assert_eq!((&stats["ready"], &stats["delayed"]), (&json!(2), &json!(1)), "{stats}");
+    assert_eq!((&stats["running"], &stats["oldest_ms"]), (&Value::Null, &Value::Null), "it is not known: {stats}");
+    let table = place.ok(&["queue", "ls"]);
+    assert!(table.lines().any(|line| line.starts_with(&queue) && line.trim_end().ends_with('-')), "{table}");
+    let peeked = place.ok(&["queue", "peek", &queue, "--limit", "1"]);
+    assert!(peeked.contains("b()") && !peeked.contains(&first), "{peeked}");
+    place.ok(&["revoke", &first]);
+    // Nobody knows these tasks, so they die; the revoked one does not get that far.
+    let worker = Worker::start(&place, &["--queue", &queue, "--handler", "echo=exec:cat"]);
+    assert_eq!(place.run(&["result", &first, "--wait", "--timeout", "60s"]).status.code(), Some(1));
+    assert_eq!(place.run(&["result", &second, "--wait", "--timeout", "60s"]).status.code(), Some(1));
+    worker.stop();
+    let dead = place.ok(&["queue", "dead", "ls", &queue]);
+    assert!(dead.contains("b()") && dead.contains("no handler"), "{dead}");
+    assert_eq!(place.ok(&["queue", "dead", "retry", "--of", &queue]), "1 sent back\n");
+    assert_eq!(place.ok(&["queue", "purge", &queue, "--yes"]), format!("{queue}: 2 dropped\n"));
+    let stats = place.stats(&queue);
+    assert_eq!((&stats["ready"], &stats["delayed"], &stats["dead"]), (&json!(0), &json!(0), &json!(0)), "{stats}");
+}
+
+#[test]
+fn what_is_wrong_with_a_broker_is_said_with_the_way_out() {
+    let away = Place::at("amqp://shop:secret@127.0.0.1:1").refused(&["queue", "ls"]);
+    assert!(away.contains("127.0.0.1:1") && away.contains("is it running"), "{away}");
+    let stranger = Place::at(&format!("amqp://shop:secret@{}", host())).refused(&["enqueue", "a"]);
+    assert!(stranger.contains("\"shop\"") && stranger.contains("check the name and the password"), "{stranger}");
+    let vhost = Place::at(&format!("amqp://guest:guest@{}/nowhere", host())).refused(&["revoke", "x"]);
+    assert!(vhost.contains("\"nowhere\"") && vhost.contains("rabbitmqctl add_vhost"), "{vhost}");
+    let option = Place::at(&format!("amqp://shop:secret@{}?hartbeat=1", host())).refused(&["queue", "ls"]);
+    assert!(option.contains("hartbeat") && option.contains("heartbeat"), "{option}");
+    for told in [away, stranger, vhost, option] {
+        assert!(!told.contains("secret"), "{told}");
+    }
+}
+
+#[test]
+fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
+    let (place, queue) = (Place::new(), name("kind"));
+    place.ok(&["enqueue", "a", "--queue", &queue, "--codec", "celery"]);
+    let told = place.refused(&["enqueue", "a", "--queue", &queue]);
+    assert!(told.contains(&queue) && told.contains("x-") && told.contains("--queue-kind plain"), "{told}");
+    let told = place.refused(&["worker", "--queue", &queue, "--queue-kind", "quorum", "--handler", "a=exec:cat"]);
+    assert!(told.contains("--queue-kind plain"), "{told}");
+    // Looking needs no such option: the queue is listed with its kind.
+    assert!(place.ok(&["queue", "peek", &queue]).contains("bytes that are no task of ours"));
+    assert_eq!(place.stats(&queue)["ready"], 1);
+}
+
+#[test]
+fn what_is_for_files_only_says_so() {
+    let told = Place::new().refused(&["queue", "check"]);
+    assert!(told.contains("is no file"), "{told}");
+}

@@ -1,0 +1,140 @@
+//! Which tasks must not run: the log of revokes, followed over a connection of its own, so that a log that is not up holds up
+//! no task.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tidegate_amqp::{Connection, Incoming as Arrived, Settle};
+use tidegate_loop::{Task, sleep, spawn};
+use tidegate_sync::Event;
+
+use super::backoff::Backoff;
+use super::consumer::Shared;
+use super::core;
+use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
+use super::topology::REVOKED;
+use crate::broker::{BrokerError, Incoming};
+use crate::task::TaskId;
+
+/// Entries a read ahead.
+const PREFETCH: u16 = 1000;
+
+#[derive(Default)]
+pub(super) struct Revokes {
+    known: RefCell<HashMap<TaskId, Timestamp>>,
+    /// The last entry read, so that a new connection goes on behind it.
+    offset: Cell<Option<i64>>,
+    /// Set once everything was read that was there at the beginning.
+    pub(super) read: Event,
+}
+
+impl Revokes {
+    pub(super) fn contains(&self, id: &TaskId) -> bool {
+        self.known.borrow().contains_key(id)
+    }
+
+    /// The task of an entry, if it is news.
+    fn hear(&self, entry: &Value, now: Timestamp) -> Option<TaskId> {
+        let id = entry.get("revoked").and_then(Value::as_str).map(TaskId::from)?;
+        let until = entry.get("until").and_then(Value::as_i64).and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let until = until.filter(|until| *until > now)?;
+        let mut known = self.known.borrow_mut();
+        known.retain(|_, until| *until > now);
+        known.insert(id.clone(), until).is_none().then_some(id)
+    }
+}
+
+/// Follows for as long as it is held.
+pub(super) struct Follower(Task);
+
+impl Follower {
+    pub(super) fn start(shared: Rc<Shared>) -> Follower {
+        Follower(spawn(follow(shared)).task())
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+async fn follow(shared: Rc<Shared>) {
+    let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
+    let mut up = true;
+    loop {
+        let error = match follow_once(&shared, &mut backoff, &mut up).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        if matches!(error, BrokerError::Closed) {
+            return;
+        }
+        if up {
+            tracing::warn!(broker = %shared.core.uri, %error, "the log of revoked tasks is not up; revokes are heard later");
+            up = false;
+        }
+        sleep(backoff.next()).await;
+    }
+}
+
+async fn follow_once(
+    shared: &Shared,
+    backoff: &mut Backoff,
+    up: &mut bool,
+) -> Result<std::convert::Infallible, BrokerError> {
+    let (core, revokes) = (&shared.core, &shared.revokes);
+    // Makes the log if nobody has, and tells where its end is now.
+    let marker = core.mark(REVOKED).await?;
+    let mut options = tidegate_amqp::Options::default();
+    options.name = format!("{} revokes", core.options.name);
+    let connection = Connection::open(&core.uri, &options).await.map_err(|error| of_connect(&error))?;
+    connection.qos(PREFETCH).await.map_err(|error| of_request(&error))?;
+    let reading = core::reading(REVOKED, revokes.offset.get());
+    connection.consume(&reading).await.map_err(|error| of_request(&error))?;
+    if !*up {
+        tracing::info!(broker = connection.place(), "the log of revoked tasks is up again");
+    }
+    *up = true;
+    backoff.reset();
+    loop {
+        for arrived in connection.recv_all().await.map_err(|error| of_request(&error))? {
+            let Arrived::Delivery(delivery) = arrived else {
+                return Err(BrokerError::Retry { message: format!("reading was ended: {arrived:?}") });
+            };
+            connection.settle(delivery.tag, Settle::Ack);
+            revokes.offset.set(core::offset(&delivery).or(revokes.offset.get()));
+            let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
+            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
+                revokes.read.set();
+            } else if let Some(id) = revokes.hear(&entry, core.now())
+                && shared.runs(&id)
+            {
+                shared.notice(Incoming::Revoked(id));
+                shared.changed.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_revoke_is_news_once_and_forgotten_after_its_time() {
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        let revokes = Revokes::default();
+        let entry = json!({"revoked": "a", "until": 100});
+        assert_eq!(revokes.hear(&entry, at(0)), Some(TaskId::from("a")));
+        assert_eq!(revokes.hear(&entry, at(1)), None);
+        assert!(revokes.contains(&TaskId::from("a")));
+        assert_eq!(revokes.hear(&entry, at(100)), None);
+        assert_eq!(revokes.hear(&json!({"revoked": "b", "until": 200}), at(100)), Some(TaskId::from("b")));
+        assert!(!revokes.contains(&TaskId::from("a")));
+    }
+}
