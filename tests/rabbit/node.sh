@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # A RabbitMQ of one's own: nothing of it lies outside of its directory, nothing of the machine's is touched.
-#   node.sh make DIR    writes its configuration, with free ports and a self-made certificate; DIR/env says where it listens
-#   node.sh start DIR   starts it, and returns once it takes connections
-#   node.sh stop DIR    stops it in order
-#   node.sh kill DIR    ends it without a word
-#   node.sh ctl DIR …   rabbitmqctl
+#   node.sh make DIR [PEER]   writes its configuration, with free ports and a self-made certificate; DIR/env says where it
+#                             listens. With a peer it can form a cluster with that one
+#   node.sh start DIR         starts it, and returns once it takes connections
+#   node.sh stop DIR          stops it in order
+#   node.sh kill DIR          ends it without a word
+#   node.sh join DIR PEER     makes it a part of the peer's cluster, empty
+#   node.sh leave DIR PEER    the opposite
+#   node.sh ctl DIR …         rabbitmqctl
 set -euo pipefail
-verb=${1:?usage: node.sh make|start|stop|kill|ctl DIRECTORY}
-dir=${2:?usage: node.sh make|start|stop|kill|ctl DIRECTORY}
+verb=${1:?usage: node.sh make|start|stop|kill|join|leave|ctl DIRECTORY}
+dir=${2:?usage: node.sh make|start|stop|kill|join|leave|ctl DIRECTORY}
+peer=${3:-}
 bin=/usr/lib/rabbitmq/bin
 [ -x "$bin/rabbitmq-server" ] || {
     echo "RabbitMQ is missing; install the package 'rabbitmq-server'" >&2
@@ -25,6 +29,13 @@ if [ "$verb" = make ]; then
     mkdir -p "$dir/home"
     dir=$(cd "$dir" && pwd)
     read -r plain tls dist epmd < <(free_ports 4)
+    # Nodes of a cluster share a secret, and a register of names.
+    if [ -n "$peer" ]; then
+        epmd=$(sed -n 's/.*ERL_EPMD_PORT=//p' "$peer/env")
+        cp -p "$peer/home/.erlang.cookie" "$dir/home/"
+    else
+        (umask 277 && head -c 30 /dev/urandom | base64 | tr -dc 'A-Za-z0-9' >"$dir/home/.erlang.cookie")
+    fi
     authority=(-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "/CN=the tests' authority")
     openssl req "${authority[@]}" -keyout "$dir/ca.key" -out "$dir/ca.pem" 2>"$dir/openssl.log"
     for name in server client; do
@@ -70,7 +81,13 @@ ended() {
 case $verb in
     start)
         rm -f "$dir/pid"
-        setsid "$bin/rabbitmq-server" </dev/null >"$dir/out.log" 2>&1 &
+        # It outlives this script, and what the caller holds open (locks, pipes) is none of its business.
+        (
+            for open in /proc/self/fd/*; do
+                [ "${open##*/}" -le 2 ] || eval "exec ${open##*/}>&-"
+            done
+            exec setsid "$bin/rabbitmq-server" </dev/null >"$dir/out.log" 2>&1
+        ) &
         server=$!
         # A start that is in the way of another's port, or fails otherwise, ends the server: then there is nothing to wait for.
         timeout 120 "$bin/rabbitmqctl" --quiet wait --timeout 110 "$dir/pid" >"$dir/wait.log" 2>&1 || {
@@ -90,6 +107,13 @@ case $verb in
         pid=$(cat "$dir/pid")
         kill -KILL "$pid"
         ended "$pid"
+        ;;
+    join | leave)
+        nodename=$(sed -n 's/.*RABBITMQ_NODENAME=\([^ ]*\).*/\1/p' "$peer/env")
+        "$bin/rabbitmqctl" --quiet stop_app
+        "$bin/rabbitmqctl" --quiet reset
+        [ "$verb" = leave ] || "$bin/rabbitmqctl" --quiet join_cluster "$nodename"
+        "$bin/rabbitmqctl" --quiet start_app
         ;;
     ctl) exec "$bin/rabbitmqctl" --quiet "${@:3}" ;;
     *)

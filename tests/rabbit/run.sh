@@ -19,11 +19,17 @@ python3 -m venv "$scratch/python"
 "$scratch/python/bin/pip" install --quiet 'celery==5.7.0' 'dramatiq[rabbitmq]==2.2.1'
 export TIDEGATE_PYTHON="$scratch/python/bin/python"
 
-cargo clippy -p tidegate-amqp --test peers --features peers --locked --quiet -- -D warnings
-cargo clippy -p tidegate-worker --all-targets --features amqp,peers --locked --quiet -- -D warnings
-# One at a time: some tell the broker that its memory is full.
-cargo test -p tidegate-amqp --test peers --features peers --locked --quiet -- --test-threads=1
+# One selection for all: what it needs is built once.
+selection=(-p tidegate-amqp -p tidegate-worker -p tidegate-cli --locked --quiet
+    --features tidegate-amqp/peers,tidegate-worker/amqp,tidegate-worker/peers,tidegate-cli/peers)
+cargo clippy "${selection[@]}" --test peers --test rabbit --test queue_rabbit -- -D warnings
+# One at a time: some tell the broker that its memory is full, or end it.
+one_at_a_time=(--test-threads=1)
+# Two nodes take longer than the short run has.
+[ -n "${TIDEGATE_SOAK:-}" ] || one_at_a_time+=(--skip cluster)
+cargo test "${selection[@]}" --test peers -- "${one_at_a_time[@]}"
+worker=(cargo test "${selection[@]}" --test rabbit -- "${one_at_a_time[@]}")
 # First what restarts the broker, while there is little in it that must be read again.
-worker=(cargo test -p tidegate-worker --test rabbit --features amqp,peers --locked --quiet -- --test-threads=1)
-"${worker[@]}" --nocapture restarts
-"${worker[@]}" --skip restarts
+"${worker[@]}" --nocapture outages modes cluster
+"${worker[@]}" --skip outages --skip modes --skip cluster
+cargo test "${selection[@]}" --test queue_rabbit

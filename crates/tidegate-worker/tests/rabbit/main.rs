@@ -1,8 +1,11 @@
 //! The broker in RabbitMQ against a real one; tests/rabbit/run.sh starts it and runs this.
 
+mod cluster;
 mod conformance;
+mod modes;
+mod outages;
 mod producers;
-mod restarts;
+mod proxy;
 mod settling;
 mod support;
 mod tasks;

@@ -1,7 +1,7 @@
 //! The broker that tests/rabbit/node.sh has started.
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -20,7 +20,7 @@ pub(crate) fn on_loop<F: Future + 'static>(test: F) -> F::Output {
     tidegate_loop::run(async { timeout(PATIENCE, test).await.expect("the test hangs") }).unwrap()
 }
 
-fn variable(name: &str) -> String {
+pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; tests/rabbit/run.sh does"))
 }
 
@@ -100,9 +100,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Whether there is time for the long versions.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("TIDEGATE_SOAK").is_some()
+}
+
 /// Does something to the broker: `stop`, `kill`, `start`.
 pub(crate) async fn node(verb: &'static str) {
-    let run = move || script().arg(verb).arg(variable("TIDEGATE_RABBIT_DIR")).output().unwrap();
+    node_at(verb, Path::new(&variable("TIDEGATE_RABBIT_DIR")), None).await;
+}
+
+/// Does something to the broker in a directory, with another one in mind.
+pub(crate) async fn node_at(verb: &'static str, dir: &Path, peer: Option<&Path>) {
+    let arguments: Vec<PathBuf> = std::iter::once(dir).chain(peer).map(Path::to_owned).collect();
+    let run = move || script().arg(verb).args(arguments).output().unwrap();
     checked(&to_thread(run).await.unwrap());
 }
 

@@ -1,0 +1,89 @@
+//! A way to the broker that can be cut, or go silent.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use tidegate_loop::net::{TcpListener, TcpStream};
+use tidegate_loop::{Task, spawn};
+use tidegate_sync::Event;
+
+pub(crate) struct Proxy {
+    pub(crate) host: String,
+    ways: Rc<Ways>,
+    accepting: Task,
+}
+
+struct Ways {
+    target: String,
+    silent: Cell<bool>,
+    changed: Event,
+    open: RefCell<Vec<Task>>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(target: &str) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let ways = Rc::new(Ways {
+            target: target.to_owned(),
+            silent: Cell::new(false),
+            changed: Event::new(),
+            open: RefCell::default(),
+        });
+        let accepting = spawn(accept(listener, ways.clone())).task();
+        Proxy { host, ways, accepting }
+    }
+
+    /// Ends every connection without a word; new ones are let through.
+    pub(crate) fn cut(&self) {
+        self.ways.open.borrow_mut().drain(..).for_each(|way| _ = way.cancel());
+    }
+
+    /// Nothing passes any more, and nothing ends; new connections are taken, and hear nothing.
+    pub(crate) fn silence(&self, silent: bool) {
+        self.ways.silent.set(silent);
+        self.ways.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.cancel();
+        self.cut();
+    }
+}
+
+async fn accept(listener: TcpListener, ways: Rc<Ways>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let way = spawn(pass(client, ways.clone())).task();
+        ways.open.borrow_mut().push(way);
+    }
+}
+
+async fn pass(client: TcpStream, ways: Rc<Ways>) {
+    // A broker that is away hangs up, seen from here.
+    let Ok(broker) = TcpStream::connect(ways.target.as_str()).await else { return };
+    let mut there = pin!(copy(&client, &broker, &ways));
+    let mut back = pin!(copy(&broker, &client, &ways));
+    poll_fn(|cx| match (there.as_mut().poll(cx), back.as_mut().poll(cx)) {
+        (Poll::Pending, Poll::Pending) => Poll::Pending,
+        _ => Poll::Ready(()),
+    })
+    .await;
+}
+
+async fn copy(from: &TcpStream, to: &TcpStream, ways: &Ways) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        while ways.silent.get() {
+            ways.changed.wait().await;
+        }
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
