@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::time::Instant;
 
 use tidegate_sync::{Event, Queue};
 
@@ -96,7 +97,8 @@ struct Reach {
     connection: usize,
     id: TaskId,
     stop: Rc<StopSignal>,
-    running: bool,
+    /// Since when it runs; `None` while it waits for a slot or a limit.
+    begun: Option<Instant>,
 }
 
 impl Hands {
@@ -104,7 +106,7 @@ impl Hands {
     pub(crate) fn take(self: &Rc<Self>, tag: Tag, info: TaskInfo, acks: &Rc<Acks>) -> Held {
         let stop = Rc::new(StopSignal::default());
         let (connection, id) = (acks.connection, info.id.clone());
-        let reach = Reach { tag, connection, id, stop: Rc::clone(&stop), running: false };
+        let reach = Reach { tag, connection, id, stop: Rc::clone(&stop), begun: None };
         let mut places = self.places.borrow_mut();
         let place = match self.free.borrow_mut().pop() {
             Some(place) => {
@@ -119,6 +121,12 @@ impl Hands {
         Held { tag, place, stop, info: Some(info), acks: Rc::clone(acks), hands: Rc::clone(self) }
     }
 
+    /// Those that run, and since when, and those that wait.
+    #[cfg(feature = "amqp")]
+    pub(crate) fn list(&self) -> Vec<(TaskId, Option<Instant>)> {
+        self.places.borrow().iter().flatten().map(|reach| (reach.id.clone(), reach.begun)).collect()
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.places.borrow().len() - self.free.borrow().len()
@@ -129,6 +137,12 @@ impl Hands {
         self.tell(StopReason::Revoked, |reach| reach.id == *id)
     }
 
+    /// As [`revoke`](Self::revoke), but a task that runs goes on.
+    #[cfg(feature = "amqp")]
+    pub(crate) fn revoke_waiting(&self, id: &TaskId) -> usize {
+        self.tell(StopReason::Revoked, |reach| reach.id == *id && reach.begun.is_none())
+    }
+
     /// Another worker has this delivery; what runs here is for nothing.
     pub(crate) fn lost(&self, acks: &Acks, tag: Tag) -> usize {
         self.tell(StopReason::Stopping, |reach| reach.tag == tag && reach.connection == acks.connection)
@@ -136,7 +150,7 @@ impl Hands {
 
     /// Tells those that have not begun (`running` false) or also those that have to end.
     pub(crate) fn stop(&self, running: bool) -> usize {
-        self.tell(StopReason::Stopping, |reach| running || !reach.running)
+        self.tell(StopReason::Stopping, |reach| running || reach.begun.is_none())
     }
 
     fn tell(&self, reason: StopReason, whom: impl Fn(&Reach) -> bool) -> usize {
@@ -178,9 +192,9 @@ impl Held {
     }
 
     /// From here on only a cancelling stop ends it.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self, now: Instant) {
         if let Some(reach) = &mut self.hands.places.borrow_mut()[self.place] {
-            reach.running = true;
+            reach.begun = Some(now);
         }
     }
 

@@ -73,6 +73,15 @@ impl Counters {
         OutcomeKind::ALL.map(|kind| (kind, names.values().map(|counts| counts[kind as usize]).sum()))
     }
 
+    /// How many ended, by name.
+    #[cfg(feature = "amqp")]
+    pub(crate) fn totals(&self) -> Vec<(String, u64)> {
+        let names = self.by_name.borrow();
+        let mut totals: Vec<_> = names.iter().map(|(name, counts)| (name.to_string(), counts.iter().sum())).collect();
+        totals.sort();
+        totals
+    }
+
     /// Prometheus's text, without what only the broker, the mode and the loop know.
     pub(crate) fn write(&self, text: &mut Text) {
         text.counter("tasks_received_total", "Tasks received from the broker.", self.received.get());

@@ -192,7 +192,8 @@ impl WorkerPool {
             return self.settle(held, outcome);
         }
         let _running = Running::new(&self);
-        held.begin();
+        let begun = LoopHandle::current().time();
+        held.begin(begun);
         let lease = lease.map(|mut lease| {
             lease.sent();
             lease
@@ -207,7 +208,6 @@ impl WorkerPool {
         };
         let info = held.info();
         shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
-        let begun = LoopHandle::current().time();
         shared.counters.queued.add(moment::since(shared.broker.now(), info.published));
         let mut outcome = shared.mode.run(job).await;
         drop(lease);

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::native::DecodeError;
 use crate::broker::TaskError;
+use crate::moment;
 use crate::task::{Envelope, Task, TaskId};
 
 /// A message as dramatiq has it.
@@ -46,7 +47,7 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
     let message = read(envelope)?;
     let mut task = Task::new(&message.actor_name);
     task.id = TaskId::from(message.message_id.as_str());
-    task.retries = retries.saturating_add(message.retries());
+    task.retries = retries.max(message.retries());
     let limit = message.options.get("time_limit").and_then(Value::as_u64).filter(|ms| *ms > 0);
     task.hard_limit = limit.map(std::time::Duration::from_millis);
     (task.args, task.kwargs) = (message.args, message.kwargs);
@@ -121,31 +122,84 @@ impl Message {
         envelope
     }
 
-    /// The same message for its next try, as dramatiq's workers put it: counted, with why, and back in the delay queue.
-    pub fn retry(&self, error: &TaskError, at: Timestamp) -> Envelope {
+    /// The same message for its next try, the one after `retries` earlier ones, as dramatiq's workers put it: counted, with why,
+    /// and to be delayed.
+    pub fn retried(&self, retries: u32, error: Option<&TaskError>, at: Timestamp) -> Message {
         let mut next = self.clone();
-        let told = error.traceback.clone().unwrap_or_else(|| format!("{}: {}", error.kind, error.message));
-        next.options.insert("retries".into(), json!(self.retries() + 1));
-        next.options.insert("traceback".into(), json!(told));
+        if let Some(error) = error {
+            let told = error.traceback.clone().unwrap_or_else(|| format!("{}: {}", error.kind, error.message));
+            next.options.insert("traceback".into(), json!(told));
+        }
+        next.options.insert("retries".into(), json!(retries));
         next.options.insert("requeue_timestamp".into(), next.message_timestamp.into());
         next.options.insert("eta".into(), json!(at.as_millisecond()));
         next.queue_name = format!("{}{DELAYED}", canonical(&self.queue_name));
-        next.envelope()
+        next
     }
 
     /// The next of a pipeline, which gets this one's result behind its own arguments; `None` if there is none.
     ///
     /// # Errors
     /// When the next message cannot be read.
-    pub fn after_success(&self, value: &Value) -> Result<Option<Envelope>, DecodeError> {
+    pub fn after_success(&self, value: &Value, now: Timestamp) -> Result<Option<Envelope>, DecodeError> {
         let Some(target) = self.options.get("pipe_target").filter(|target| !target.is_null()) else { return Ok(None) };
         let mut next: Message = serde_json::from_value(target.clone())
             .map_err(|error| DecodeError { message: format!("the next of the pipeline cannot be read: {error}") })?;
         if !next.options.get("pipe_ignore").and_then(Value::as_bool).unwrap_or(false) {
             next.args.push(value.clone());
         }
-        Ok(Some(next.envelope()))
+        let queue = canonical(&next.queue_name).to_owned();
+        let delay = next.options.get("delay").and_then(Value::as_u64).map(std::time::Duration::from_millis);
+        let eta = delay.map(|delay| moment::after(now, delay)).or_else(|| next.eta());
+        if let Some(eta) = eta {
+            next.options.insert("eta".into(), json!(eta.as_millisecond()));
+            next.queue_name = format!("{queue}{DELAYED}");
+        }
+        let mut envelope = next.envelope();
+        // Where it waits is the broker's business.
+        (envelope.queue, envelope.eta) = (queue, eta);
+        Ok(Some(envelope))
     }
+}
+
+/// What a broker must know of a message; the rest of it is skipped.
+#[cfg(any(feature = "amqp", test))]
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Glance {
+    pub(crate) id: TaskId,
+    pub(crate) eta: Option<Timestamp>,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) retries: u32,
+}
+
+/// A quick look at a body; `None` if it is none of dramatiq's.
+#[cfg(any(feature = "amqp", test))]
+pub(crate) fn glance(body: &[u8]) -> Option<Glance> {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(borrow)]
+        message_id: std::borrow::Cow<'a, str>,
+        #[serde(rename = "actor_name")]
+        _actor_name: serde::de::IgnoredAny,
+        message_timestamp: i64,
+        #[serde(default)]
+        options: Options,
+    }
+    #[derive(Default, Deserialize)]
+    struct Options {
+        eta: Option<f64>,
+        max_age: Option<f64>,
+        retries: Option<u32>,
+    }
+    let head: Head<'_> = serde_json::from_slice(body).ok()?;
+    let at = |ms: f64| Timestamp::from_millisecond(ms as i64).ok();
+    Some(Glance {
+        id: TaskId::from(&*head.message_id),
+        eta: head.options.eta.and_then(at),
+        expires: head.options.max_age.and_then(|age| at(head.message_timestamp as f64 + age)),
+        retries: head.options.retries.unwrap_or(0),
+    })
+    .filter(|glance| !glance.id.as_str().is_empty())
 }
 
 #[cfg(test)]
@@ -188,8 +242,8 @@ mod tests {
         let message = read(&captured(SENT)).unwrap();
         let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
         let at = Timestamp::from_millisecond(1_794_770_800_000).unwrap();
-        let first = read(&message.retry(&error, at)).unwrap();
-        let second = read(&first.retry(&error, at)).unwrap();
+        let first = message.retried(1, Some(&error), at);
+        let second = first.retried(2, Some(&error), at);
         assert_eq!((second.retries(), second.queue_name.as_str(), second.eta()), (2, "dq.DQ", Some(at)));
         assert_eq!(second.options["traceback"], json!("ValueError: bad"));
         assert_eq!(second.message_id, message.message_id);
@@ -198,14 +252,31 @@ mod tests {
     #[test]
     fn a_pipeline_hands_its_result_on() {
         let mut message = read(&captured(SENT)).unwrap();
-        assert_eq!(message.after_success(&json!(3)).unwrap(), None);
+        let now = Timestamp::from_millisecond(1_794_770_700_000).unwrap();
+        assert_eq!(message.after_success(&json!(3), now).unwrap(), None);
         let target: Value = serde_json::from_str(DELAYED_10_S).unwrap();
         message.options.insert("pipe_target".into(), target.clone());
-        let next = message.after_success(&json!(3)).unwrap().unwrap();
+        let next = message.after_success(&json!(3), now).unwrap().unwrap();
         assert_eq!(read(&next).unwrap().args, [json!(1), json!(2), json!(3)]);
+        assert_eq!((next.queue.as_str(), next.eta.unwrap().as_millisecond()), ("dq", 1_794_770_724_582));
         message.options["pipe_target"]["options"]["pipe_ignore"] = json!(true);
-        let next = message.after_success(&json!(3)).unwrap().unwrap();
+        message.options["pipe_target"]["options"]["delay"] = json!(5000);
+        let next = message.after_success(&json!(3), now).unwrap().unwrap();
         assert_eq!(read(&next).unwrap().args, [json!(1), json!(2)]);
+        assert_eq!(next.eta, Some(now + std::time::Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_glance_sees_what_a_broker_must_know() {
+        let seen = glance(DELAYED_10_S.as_bytes()).unwrap();
+        assert_eq!(seen.id.as_str(), "4e5b784f-2fc6-4bd4-8392-dc01f4f19c7a");
+        assert_eq!((seen.eta.unwrap().as_millisecond(), seen.expires, seen.retries), (1_794_770_724_582, None, 0));
+        let mut message = read(&captured(SENT)).unwrap();
+        message.options = Map::from_iter([("max_age".to_owned(), json!(1000)), ("retries".to_owned(), json!(4))]);
+        let seen = glance(&message.envelope().body).unwrap();
+        assert_eq!((seen.expires.unwrap().as_millisecond(), seen.retries), (1_794_770_715_570, 4));
+        assert_eq!(glance(b"[]"), None);
+        assert_eq!(glance(br#"{"message_id": ""}"#), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tidegate_loop::{Task, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
+use super::follow::{self, Following};
 use super::message::Stored;
 use super::revokes::{Follower, Revokes};
 use super::supervisor;
@@ -179,6 +180,8 @@ impl Shared {
                 let mut stored = held.stored.clone();
                 stored.retries += 1;
                 stored.envelope.eta = Some(*at);
+                let error = settlement.result.as_ref().and_then(|result| result.error.as_ref());
+                follow::retried(self.core.kind(&held.stored.envelope.queue), &mut stored, *at, error);
                 Some((stored, Place::Queue))
             }
             Verdict::Dead { reason, traceback } => {
@@ -191,6 +194,7 @@ impl Shared {
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
         let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut following, now) = (Following::default(), self.core.now());
         {
             let running = self.running.borrow();
             for settlement in batch {
@@ -201,7 +205,8 @@ impl Shared {
                     released.push(held.stored.envelope.clone());
                 }
                 copies.extend(copy.map(|copy| (settlement.tag, copy)));
-                results.extend(result);
+                let kind = self.core.kind(&held.stored.envelope.queue);
+                results.extend(result.filter(|result| following.add(kind, &held.stored, result, now)));
             }
         }
         if !copies.is_empty() {
@@ -210,6 +215,7 @@ impl Shared {
             let copies: Vec<(Stored, Place)> = copies.into_iter().map(|(_, copy)| copy).collect();
             self.core.write(&copies).await?;
         }
+        self.core.write_following(following).await?;
         if !results.is_empty() {
             self.core.store_results(&results).await?;
         }
@@ -245,10 +251,8 @@ impl Shared {
         if !copies.is_empty() {
             self.core.write(&copies).await?;
         }
-        let ends: Vec<TaskResult> =
-            revoked.iter().map(|held| self.core.end(&held.stored.envelope.id, TaskState::Revoked)).collect();
-        if !ends.is_empty() {
-            self.core.store_results(&ends).await?;
+        for held in revoked {
+            self.core.conclude(&held.stored, TaskState::Revoked).await?;
         }
         for held in &all {
             self.ack(held.amqp, held.tag.epoch);

@@ -164,7 +164,11 @@ impl Core {
     }
 
     pub(super) async fn post(&self, message: Message) -> Result<(), BrokerError> {
-        match self.publisher.send(std::slice::from_ref(&message)).await {
+        self.post_all(std::slice::from_ref(&message)).await
+    }
+
+    pub(super) async fn post_all(&self, messages: &[Message]) -> Result<(), BrokerError> {
+        match self.publisher.send(messages).await {
             Ok(()) => Ok(()),
             Err(SendError::Broker(error)) => Err(error),
             Err(SendError::Unrouted(key)) => {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
 
-use crate::codec::celery;
+use crate::codec::{celery, dramatiq};
 use crate::task::{Envelope, TaskId, Unique};
 
 /// Above all that can be asked for: what was returned goes out before everything else.
@@ -150,13 +150,16 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
     let priority = number("priority").and_then(|priority| u8::try_from(priority).ok());
     let priority = priority.or(*properties.priority()).unwrap_or(0).min(9);
     let id = properties.message_id().as_ref().or(properties.correlation_id().as_ref());
-    let id = match id.map(ShortString::as_str).filter(|id| !id.is_empty()) {
-        Some(id) => TaskId::from(id),
-        None => TaskId::new(),
+    let id = id.map(ShortString::as_str).filter(|id| !id.is_empty());
+    // Foreign producers write theirs where their own workers look, and publish to the queue at once.
+    let foreign = match (headers.get("task"), id) {
+        (Some(Value::String(_)), id) => foreign_of_celery(&headers, id),
+        (_, Some(id)) => Foreign { id: Some(TaskId::from(id)), ..Foreign::default() },
+        // dramatiq's have no properties at all.
+        (_, None) => dramatiq::glance(&body).map(foreign_of_dramatiq).unwrap_or_default(),
     };
-    // Celery's producers write theirs into headers of their own, and publish to the queue at once.
-    let celerys = if headers.contains_key("task") { celery::times(&headers) } else { (None, None) };
-    let (eta, expires) = (at("eta").or(celerys.0), at("expires").or(celerys.1));
+    let id = foreign.id.unwrap_or_else(TaskId::new);
+    let (eta, expires) = (at("eta").or(foreign.eta), at("expires").or(foreign.expires));
     let dead = at("dead-at").map(|at| Death {
         at,
         reason: string("dead-reason").unwrap_or_default(),
@@ -165,11 +168,31 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
     let dead = dead.or_else(|| broker_death(properties, found));
     Stored {
         envelope: Envelope { id, queue: queue.to_owned(), priority, eta, expires, unique, headers, body },
-        retries: count("retries"),
+        retries: count("retries").max(foreign.retries),
         crashes: count("crashes"),
         published: at("published").unwrap_or(found),
         dead,
     }
+}
+
+/// What a message that is none of ours says of itself.
+#[derive(Default)]
+struct Foreign {
+    id: Option<TaskId>,
+    eta: Option<Timestamp>,
+    expires: Option<Timestamp>,
+    retries: u32,
+}
+
+fn foreign_of_celery(headers: &BTreeMap<String, Value>, id: Option<&str>) -> Foreign {
+    let (eta, expires) = celery::times(headers);
+    let own = headers.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+    let retries = headers.get("retries").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
+    Foreign { id: own.or(id).map(TaskId::from), eta, expires, retries: retries.unwrap_or(0) }
+}
+
+fn foreign_of_dramatiq(glance: dramatiq::Glance) -> Foreign {
+    Foreign { id: Some(glance.id), eta: glance.eta, expires: glance.expires, retries: glance.retries }
 }
 
 /// A message that the broker itself put aside, in words.
@@ -190,7 +213,7 @@ pub(super) fn delivery_count(properties: &BasicProperties) -> u32 {
     count.and_then(integer).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
-fn integer(value: &AMQPValue) -> Option<i64> {
+pub(super) fn integer(value: &AMQPValue) -> Option<i64> {
     Some(match value {
         AMQPValue::ShortShortInt(number) => (*number).into(),
         AMQPValue::ShortShortUInt(number) => (*number).into(),

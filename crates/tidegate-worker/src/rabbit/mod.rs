@@ -27,9 +27,11 @@
 
 mod admin;
 mod backoff;
+mod celery;
 mod consumer;
 mod core;
 mod delay;
+mod follow;
 mod link;
 mod message;
 mod results;
@@ -39,6 +41,7 @@ mod topology;
 mod unique;
 
 use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -55,6 +58,7 @@ use crate::broker::{
 use crate::envelope_check;
 use crate::task::{Envelope, TaskId};
 
+pub use celery::{Presence, PresenceOptions};
 use consumer::{RabbitConsumer, Shared};
 use core::{Core, LOG_PATIENCE, Place};
 use message::Stored;
@@ -148,6 +152,46 @@ impl RabbitBroker {
     /// Dropped, it may be sent all the same.
     pub async fn post(&self, message: tidegate_amqp::Message) -> Result<(), BrokerError> {
         self.core.post(message.mandatory(false)).await
+    }
+
+    fn live(&self) -> Vec<Rc<RabbitConsumer>> {
+        self.consumers.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What this process has of the broker's, and how often it was retried.
+    fn envelopes(&self) -> HashMap<TaskId, (Envelope, u32)> {
+        let mut all = HashMap::new();
+        for consumer in self.live() {
+            let running = consumer.shared.running.borrow();
+            let of = |held: &consumer::Held| {
+                (held.stored.envelope.id.clone(), (held.stored.envelope.clone(), held.stored.retries))
+            };
+            all.extend(running.values().map(of));
+        }
+        all
+    }
+
+    fn revoked_ids(&self) -> Vec<String> {
+        let ids: BTreeSet<TaskId> =
+            self.live().iter().flat_map(|consumer| consumer.shared.revokes.ids()).collect();
+        ids.iter().map(TaskId::to_string).collect()
+    }
+
+    fn revoked_until(&self) -> Timestamp {
+        self.core.now().checked_add(self.core.options.revoke_memory).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Has this process's consumers know that a task must not begin.
+    fn note_revoked(&self, id: &TaskId) {
+        for consumer in self.live() {
+            consumer.shared.revokes.note(id, self.revoked_until());
+        }
+    }
+
+    /// Tells everybody's workers, those that start later too. `running`: what runs is ended as well.
+    async fn log_revoked(&self, id: &TaskId, running: bool) -> Result<(), BrokerError> {
+        let entry = json!({ "revoked": id, "until": self.revoked_until().as_millisecond(), "running": running });
+        self.core.append(REVOKED, &entry).await
     }
 
     async fn publish_all(&self, batch: Vec<Envelope>) -> Result<Vec<Published>, BrokerError> {
@@ -253,9 +297,8 @@ impl Broker for RabbitBroker {
     }
 
     fn revoke(&self, id: &TaskId) -> Local<'_, Result<(), BrokerError>> {
-        let until = self.core.now().checked_add(self.core.options.revoke_memory).unwrap_or(Timestamp::MAX);
-        let entry = json!({ "revoked": id, "until": until.as_millisecond() });
-        Box::pin(async move { self.core.append(REVOKED, &entry).await })
+        let id = id.clone();
+        Box::pin(async move { self.log_revoked(&id, true).await })
     }
 
     fn result(&self, id: &TaskId) -> Local<'_, Result<Option<TaskResult>, BrokerError>> {

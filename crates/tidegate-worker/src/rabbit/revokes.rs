@@ -36,14 +36,25 @@ impl Revokes {
         self.known.borrow().contains_key(id)
     }
 
-    /// The task of an entry, if it is news.
+    /// A task must not begin until then, whatever the log says.
+    pub(super) fn note(&self, id: &TaskId, until: Timestamp) {
+        self.known.borrow_mut().insert(id.clone(), until);
+    }
+
+    pub(super) fn ids(&self) -> Vec<TaskId> {
+        self.known.borrow().keys().cloned().collect()
+    }
+
+    /// The task of an entry, if those that have it must be told. A revoke may spare what runs already, as Celery's do unless
+    /// they say otherwise.
     fn hear(&self, entry: &Value, now: Timestamp) -> Option<TaskId> {
         let id = entry.get("revoked").and_then(Value::as_str).map(TaskId::from)?;
         let until = entry.get("until").and_then(Value::as_i64).and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let until = until.filter(|until| *until > now)?;
         let mut known = self.known.borrow_mut();
         known.retain(|_, until| *until > now);
-        known.insert(id.clone(), until).is_none().then_some(id)
+        known.insert(id.clone(), until);
+        (entry.get("running") != Some(&Value::Bool(false))).then_some(id)
     }
 }
 
@@ -126,13 +137,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_revoke_is_news_once_and_forgotten_after_its_time() {
+    fn a_revoke_is_heard_until_its_time_is_over_and_may_spare_what_runs() {
         let at = |ms| Timestamp::from_millisecond(ms).unwrap();
         let revokes = Revokes::default();
         let entry = json!({"revoked": "a", "until": 100});
         assert_eq!(revokes.hear(&entry, at(0)), Some(TaskId::from("a")));
-        assert_eq!(revokes.hear(&entry, at(1)), None);
         assert!(revokes.contains(&TaskId::from("a")));
+        let sparing = json!({"revoked": "c", "until": 100, "running": false});
+        assert_eq!(revokes.hear(&sparing, at(1)), None);
+        assert!(revokes.contains(&TaskId::from("c")));
+        assert_eq!(revokes.hear(&json!({"revoked": "c", "until": 100}), at(2)), Some(TaskId::from("c")));
         assert_eq!(revokes.hear(&entry, at(100)), None);
         assert_eq!(revokes.hear(&json!({"revoked": "b", "until": 200}), at(100)), Some(TaskId::from("b")));
         assert!(!revokes.contains(&TaskId::from("a")));

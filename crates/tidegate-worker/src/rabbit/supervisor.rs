@@ -10,7 +10,6 @@ use super::backoff::Backoff;
 use super::consumer::{Held, Shared};
 use super::core::Place;
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
-use super::message::Stored;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, Incoming, Tag, TaskState};
 use crate::clock;
@@ -213,7 +212,7 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
         drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
         drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
-    } else if delivery.redelivered && !counted_by_broker && !missed {
+    } else if delivery.redelivered && !counted_by_broker && !missed && !delayed {
         // Only a new message can carry the count; its first one says no more than that somebody had it.
         let mut held = held;
         held.stored.crashes += 1;
@@ -227,11 +226,12 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
 
 /// A task that must not run leaves with a result.
 async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
-    let Held { stored: Stored { envelope, .. }, amqp, tag } = held;
+    let Held { stored, amqp, tag } = held;
+    let envelope = &stored.envelope;
     let done = async {
-        shared.core.store_results(&[shared.core.end(&envelope.id, state)]).await?;
+        shared.core.conclude(&stored, state).await?;
         shared.ack(amqp, tag.epoch);
-        shared.core.release(&envelope).await
+        shared.core.release(envelope).await
     };
     if let Err(error) = done.await {
         tracing::warn!(task = %envelope.id, %error, "a task that must not run could not be taken out; it comes again");

@@ -1,5 +1,6 @@
 //! The broker in RabbitMQ against a real one; tests/rabbit/run.sh starts it and runs this.
 
+mod celery;
 mod cluster;
 mod conformance;
 mod modes;

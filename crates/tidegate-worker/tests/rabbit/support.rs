@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use serde_json::Value;
 use tidegate_loop::{timeout, to_thread};
 use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
 use tidegate_worker::{
@@ -120,4 +121,25 @@ pub(crate) async fn node_at(verb: &'static str, dir: &Path, peer: Option<&Path>)
 /// rabbitmqctl, while everything else waits.
 pub(crate) fn ctl(arguments: &[&str]) {
     checked(&script().arg("ctl").arg(variable("TIDEGATE_RABBIT_DIR")).args(arguments).output().unwrap());
+}
+
+/// Runs one of the scripts in peers/ while the loop goes on; its first argument is the broker's address.
+pub(crate) async fn python(script: &str, arguments: &[&str]) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rabbit/peers").join(script);
+    run_python(vec![path.to_str().unwrap().to_owned()], arguments).await
+}
+
+/// Runs a script that is given as text.
+pub(crate) async fn python_text(script: &str, arguments: &[&str]) -> Value {
+    run_python(vec!["-c".to_owned(), script.to_owned()], arguments).await
+}
+
+async fn run_python(mut line: Vec<String>, arguments: &[&str]) -> Value {
+    line.push(format!("amqp://guest:guest@{}//", host()));
+    line.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+    let run = move || Command::new(variable("TIDEGATE_PYTHON")).args(line).stdin(Stdio::null()).output().unwrap();
+    let output = to_thread(run).await.unwrap();
+    checked(&output);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr)))
 }

@@ -1,6 +1,14 @@
 //! Messages as Celery 5 sent them over RabbitMQ.
 
 use super::*;
+use crate::broker::TaskError;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// What follows it if it returns this.
+fn after(message: &Message, value: &Value) -> Vec<Envelope> {
+    message.following(Status::Success(value), NOW).tasks
+}
 
 /// As captured, with a header changed or added.
 fn captured(changes: Value) -> Envelope {
@@ -52,8 +60,9 @@ fn limits_are_hard_then_soft() {
     let message = read(&captured(json!({"timelimit": [30, 20], "ignore_result": true, "retries": 3})), 1).unwrap();
     assert_eq!(message.task.hard_limit, Some(Duration::from_secs(30)));
     assert_eq!(message.task.soft_limit, Some(Duration::from_secs(20)));
-    assert_eq!(message.task.retries, 4);
-    assert_eq!(message.answer(Status::Started, Timestamp::UNIX_EPOCH), None, "nobody wants to know");
+    assert_eq!(message.task.retries, 3, "what the message says, unless the broker has counted more");
+    let started = Status::Started { pid: 1, hostname: "a@b" };
+    assert_eq!(message.answer(started, NOW), None, "nobody wants to know");
 }
 
 #[test]
@@ -101,7 +110,7 @@ fn answers_are_what_rpc_expects() {
     assert_eq!(failed["result"], json!({"exc_type": "ValueError", "exc_message": ["bad"], "exc_module": "builtins"}));
     assert_eq!((&failed["status"], &failed["traceback"]), (&json!("FAILURE"), &json!("Traceback")));
     assert_eq!(answer(Status::Retry(&error))["date_done"], Value::Null);
-    assert_eq!(answer(Status::Revoked)["result"]["exc_type"], json!("TaskRevokedError"));
+    assert_eq!(answer(Status::Revoked("expired"))["result"]["exc_type"], json!("TaskRevokedError"));
 }
 
 fn signature(task: &str, args: &Value, options: &Value) -> Value {
@@ -118,7 +127,7 @@ fn a_chain_goes_on_from_its_end_with_the_result_first() {
     envelope.body =
         json!([[1, 2], {}, {"callbacks": null, "errbacks": null, "chain": chain, "chord": null}]).to_string().into();
     let message = read(&envelope, 0).unwrap();
-    let following = message.after_success(&json!(3)).unwrap();
+    let following = after(&message, &json!(3));
     assert_eq!(following.len(), 1);
     let next = read(&following[0], 0).unwrap();
     assert_eq!(
@@ -128,7 +137,7 @@ fn a_chain_goes_on_from_its_end_with_the_result_first() {
     assert_eq!((following[0].queue.as_str(), next.reply.as_ref().unwrap().queue.as_str()), ("other", "r"));
     assert_eq!(following[0].headers["parent_id"], json!(message.task.id.as_str()));
     assert_eq!(following[0].headers["root_id"], json!("5530f881-c693-4f1a-b1a1-8dbcde8e1b28"));
-    let last = &next.after_success(&json!(13)).unwrap()[0];
+    let last = &after(&next, &json!(13))[0];
     assert_eq!(read(last, 0).unwrap().task.args, [json!(13)]);
     assert!(read(last, 0).unwrap().chain.is_empty());
 }
@@ -145,9 +154,107 @@ fn callbacks_get_the_result_errbacks_the_id_and_immutable_ones_nothing() {
         .into();
     let message = read(&envelope, 0).unwrap();
     let args = |envelope: &Envelope| read(envelope, 0).unwrap().task.args;
-    let told = message.after_success(&json!({"n": 1})).unwrap();
+    let told = after(&message, &json!({"n": 1}));
     assert_eq!(told.iter().map(args).collect::<Vec<_>>(), [vec![json!({"n": 1})], vec![json!("own")]]);
     assert_eq!(told[0].queue, "cel");
-    let sorry = message.after_failure().unwrap();
+    let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
+    let sorry = message.following(Status::Failure(&error), NOW).tasks;
     assert_eq!(args(&sorry[0]), [json!("5530f881-c693-4f1a-b1a1-8dbcde8e1b28")]);
+}
+
+/// A message with these parts beside its arguments.
+fn with(embed: Value) -> Message {
+    let mut envelope = captured(json!({}));
+    envelope.body = json!([[1, 2], {}, embed]).to_string().into();
+    read(&envelope, 0).unwrap()
+}
+
+fn nested(kind: &str, members: &[Value], options: &Value) -> Value {
+    let name = format!("celery.{kind}");
+    json!({"task": name, "args": [], "kwargs": {"tasks": members}, "options": options, "subtask_type": kind, "immutable": false})
+}
+
+#[test]
+fn a_group_at_the_end_of_a_chain_is_fanned_out() {
+    let members = [
+        signature("b", &json!([10]), &json!({"task_id": "b1", "group_id": "g", "reply_to": "r"})),
+        signature("c", &json!([20]), &json!({"task_id": "c1", "group_id": "g", "reply_to": "r"})),
+    ];
+    let message = with(json!({"chain": [nested("group", &members, &json!({"task_id": "g"}))]}));
+    let following = message.following(Status::Success(&json!(3)), NOW);
+    let told: Vec<_> =
+        following.tasks.iter().map(|task| (task.id.as_str(), read(task, 0).unwrap().task.args)).collect();
+    assert_eq!(told, [("b1", vec![json!(3), json!(10)]), ("c1", vec![json!(3), json!(20)])]);
+    assert_eq!(
+        (&following.tasks[1].headers["group"], &following.tasks[1].headers["group_index"]),
+        (&json!("g"), &json!(1))
+    );
+    let answer: Value = serde_json::from_slice(&following.answers[0].1).unwrap();
+    assert_eq!(answer["children"], json!([[["g", null], [[["b1", null], null], [["c1", null], null]]]]));
+}
+
+#[test]
+fn a_chain_as_callback_is_spliced_before_what_comes_behind() {
+    let inner = nested("chain", &[signature("x", &json!([]), &json!({}))], &json!({}));
+    let steps = [signature("a", &json!([5]), &json!({})), inner, signature("z", &json!([]), &json!({}))];
+    let options = json!({"task_id": "end", "link_error": [signature("sorry", &json!([]), &json!({}))]});
+    let message = with(json!({"callbacks": [nested("chain", &steps, &options)]}));
+    let first = read(&after(&message, &json!(1))[0], 0).unwrap();
+    assert_eq!((first.task.name.as_str(), &first.task.args), ("a", &vec![json!(1), json!(5)]));
+    assert_eq!(first.errbacks.len(), 1);
+    let second = read(&after(&first, &json!(2))[0], 0).unwrap();
+    let third = read(&after(&second, &json!(3))[0], 0).unwrap();
+    assert_eq!((second.task.name.as_str(), third.task.name.as_str(), third.task.id.as_str()), ("x", "z", "end"));
+    assert_eq!(third.reply.as_ref().unwrap().queue, "c24b8a9b-a45b-329e-92dc-6c54e355dbf6");
+    assert!(after(&third, &json!(4)).is_empty());
+}
+
+#[test]
+fn those_who_wait_for_the_end_of_a_chain_hear_that_it_failed() {
+    let chain = [
+        signature("last", &json!([]), &json!({"task_id": "t3", "reply_to": "r3"})),
+        signature("next", &json!([10]), &json!({"task_id": "t2"})),
+    ];
+    let message = with(json!({"chain": chain}));
+    let error = TaskError { kind: "Crash".into(), message: "killed".into(), traceback: None };
+    let following = message.following(Status::Failure(&error), NOW);
+    let told: Vec<_> =
+        following.answers.iter().map(|(reply, _)| (reply.queue.as_str(), reply.correlation_id.as_str())).collect();
+    let own = "c24b8a9b-a45b-329e-92dc-6c54e355dbf6";
+    assert_eq!(told, [(own, "5530f881-c693-4f1a-b1a1-8dbcde8e1b28"), ("r3", "t3"), (own, "t2")]);
+    for (_, body) in &following.answers {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        assert_eq!((&body["status"], &body["result"]["exc_type"]), (&json!("FAILURE"), &json!("WorkerLostError")));
+    }
+    assert!(following.tasks.is_empty());
+}
+
+#[test]
+fn options_of_a_signature_are_its_own() {
+    let options = json!({
+        "countdown": 5, "expires": {"__type__": "datetime", "__value__": "1970-01-01T00:01:00"}, "priority": 4,
+        "time_limit": 9, "ignore_result": true, "retries": 2,
+    });
+    let message = with(json!({"callbacks": [signature("later", &json!([]), &options)]}));
+    let later = &after(&message, &json!(1))[0];
+    assert_eq!((later.eta, later.expires), (Timestamp::from_second(5).ok(), Timestamp::from_second(60).ok()));
+    assert_eq!(later.priority, 4);
+    let read = read(later, 0).unwrap();
+    assert!(read.ignore_result);
+    assert_eq!((read.task.hard_limit, read.task.retries), (Some(Duration::from_secs(9)), 2));
+}
+
+#[test]
+fn what_cannot_follow_is_a_failure_that_says_why() {
+    let deep = (0..70).fold(signature("a", &json!([]), &json!({})), |inner, _| nested("group", &[inner], &json!({})));
+    for (embed, why) in [
+        (json!({"chain": [nested("chord", &[], &json!({}))]}), "chord"),
+        (json!({"callbacks": [{"args": []}]}), "names no task"),
+        (json!({"callbacks": [deep]}), "deep"),
+    ] {
+        let following = with(embed).following(Status::Success(&json!(1)), NOW);
+        let body: Value = serde_json::from_slice(&following.answers[0].1).unwrap();
+        assert_eq!(body["status"], json!("FAILURE"));
+        assert!(body["result"]["exc_message"][0].as_str().unwrap().contains(why), "{body}");
+    }
 }

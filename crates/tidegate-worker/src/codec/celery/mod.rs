@@ -1,18 +1,25 @@
-//! Celery's message protocol 2 with the JSON serializer: what its producers send, what its workers answer, and what follows a
-//! task (callbacks, chains). Pure functions: nothing here knows of a connection.
+//! Celery's message protocol 2 with the JSON serializer: what its producers send (`mod.rs`), what follows a task: callbacks,
+//! chains, groups (`signature.rs`), and what who waits is told (`answer.rs`). Pure functions: nothing here knows of a connection.
 //!
 //! What stands beside the body is in the envelope's headers: Celery's own by their names, the AMQP properties as `amqp.…`.
 //! Values that JSON has no form for stay as Celery wraps them, `{"__type__": "datetime", "__value__": "…"}`.
+
+mod answer;
+mod repr;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::native::DecodeError;
-use crate::broker::TaskError;
 use crate::task::{Envelope, Task, TaskId};
+
+pub use answer::{Following, Status};
+#[cfg(feature = "amqp")]
+pub(crate) use repr::{arguments, keywords, repr};
 
 /// A task as Celery sent it, with everything that is to happen after it.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +33,8 @@ pub struct Message {
     pub ignore_result: bool,
     /// The first task of all this.
     pub root_id: Option<String>,
+    /// The task it follows from.
+    pub parent_id: Option<String>,
     /// Called with the result.
     pub callbacks: Vec<Value>,
     /// Called with this task's id when it has failed.
@@ -37,7 +46,6 @@ pub struct Message {
     /// The group it is part of.
     pub group: Option<String>,
     queue: String,
-    priority: u8,
 }
 
 /// Where a result goes.
@@ -66,7 +74,7 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
     read(envelope, retries).map(|message| message.task)
 }
 
-/// Everything in this envelope. `retries` is what the broker counted; Celery's own count is added to it.
+/// Everything in this envelope. `retries` is what the broker counted; where the message says more, that counts.
 ///
 /// ```
 /// use tidegate_worker::codec::celery;
@@ -115,17 +123,17 @@ pub fn read(envelope: &Envelope, retries: u32) -> Result<Message, DecodeError> {
     let correlation_id = string("amqp.correlation_id").unwrap_or_else(|| id.to_string());
     let reply = string("amqp.reply_to").filter(|queue| !queue.is_empty());
     Ok(Message {
-        task: Task { id, name, args, kwargs, retries: retries.saturating_add(own), soft_limit, hard_limit },
+        task: Task { id, name, args, kwargs, retries: retries.max(own), soft_limit, hard_limit },
         reply: reply.map(|queue| Reply { queue, correlation_id }),
         ignore_result: headers.get("ignore_result").and_then(Value::as_bool).unwrap_or(false),
         root_id: string("root_id"),
+        parent_id: string("parent_id"),
         callbacks,
         errbacks,
         chain,
         chord: embed.remove("chord").filter(|chord| !chord.is_null()),
         group: string("group"),
         queue: envelope.queue.clone(),
-        priority: envelope.priority,
     })
 }
 
@@ -167,12 +175,16 @@ pub struct Extras {
     pub priority: u8,
     /// Where the result goes.
     pub reply_to: Option<String>,
+    /// Whether nobody wants the result; unless set, the task's own worker decides.
+    pub ignore_result: Option<bool>,
     /// The first task of all this; itself, unless set.
     pub root_id: Option<String>,
     /// The task it follows from.
     pub parent_id: Option<String>,
     /// The group it is part of.
     pub group: Option<String>,
+    /// Its place in that group.
+    pub group_index: Option<usize>,
     /// Called with the result.
     pub callbacks: Vec<Value>,
     /// Called when it has failed.
@@ -205,15 +217,15 @@ pub fn encode(task: &Task, queue: &str, extras: &Extras) -> Envelope {
     put("eta", json!(extras.eta.map(|at| at.to_string())));
     put("expires", json!(extras.expires.map(|at| at.to_string())));
     put("group", json!(extras.group));
-    put("group_index", Value::Null);
+    put("group_index", json!(extras.group_index));
     put("retries", json!(task.retries));
     put("timelimit", json!([seconds(task.hard_limit), seconds(task.soft_limit)]));
     put("root_id", json!(extras.root_id.as_deref().unwrap_or(id)));
     put("parent_id", json!(extras.parent_id));
-    put("argsrepr", json!(shortened(&Value::Array(task.args.clone()).to_string())));
-    put("kwargsrepr", json!(shortened(&Value::Object(task.kwargs.clone()).to_string())));
+    put("argsrepr", json!(repr::arguments(&task.args)));
+    put("kwargsrepr", json!(repr::keywords(&task.kwargs)));
     put("origin", json!("tidegate"));
-    put("ignore_result", json!(extras.reply_to.is_none()));
+    put("ignore_result", json!(extras.ignore_result));
     put("replaced_task_nesting", json!(0));
     put("stamped_headers", Value::Null);
     put("stamps", json!({}));
@@ -236,131 +248,5 @@ pub fn encode(task: &Task, queue: &str, extras: &Extras) -> Envelope {
     }
 }
 
-/// Only shown by tools, and Celery cuts it too.
-fn shortened(text: &str) -> &str {
-    &text[..text.floor_char_boundary(1024)]
-}
-
-/// How a run is reported to who waits for it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum Status<'a> {
-    /// It runs.
-    Started,
-    /// It returned this.
-    Success(&'a Value),
-    /// It failed for good.
-    Failure(&'a TaskError),
-    /// It failed, and is tried again.
-    Retry(&'a TaskError),
-    /// It was revoked.
-    Revoked,
-}
-
-impl Message {
-    /// The message for who waits on `rpc://`: where it goes, and its body. `None` if nobody does.
-    pub fn answer(&self, status: Status<'_>, now: Timestamp) -> Option<(Reply, Vec<u8>)> {
-        let reply = self.reply.clone().filter(|_| !self.ignore_result)?;
-        let (name, result, traceback) = match status {
-            Status::Started => ("STARTED", Value::Null, None),
-            Status::Success(value) => ("SUCCESS", value.clone(), None),
-            Status::Failure(error) => ("FAILURE", exception(error), error.traceback.as_deref()),
-            Status::Retry(error) => ("RETRY", exception(error), error.traceback.as_deref()),
-            Status::Revoked => {
-                let revoked = json!({
-                    "exc_type": "TaskRevokedError",
-                    "exc_message": ["revoked"],
-                    "exc_module": "celery.exceptions",
-                });
-                ("REVOKED", revoked, None)
-            }
-        };
-        let done = !matches!(status, Status::Started | Status::Retry(_));
-        let body = json!({
-            "task_id": self.task.id.as_str(),
-            "status": name,
-            "result": result,
-            "traceback": traceback,
-            "children": [],
-            "date_done": done.then(|| now.to_string()),
-        });
-        Some((reply, body.to_string().into_bytes()))
-    }
-
-    /// What follows a task that returned `value`: its callbacks, then the next of its chain.
-    ///
-    /// # Errors
-    /// When a signature cannot be read.
-    pub fn after_success(&self, value: &Value) -> Result<Vec<Envelope>, DecodeError> {
-        let mut following = Vec::new();
-        for callback in &self.callbacks {
-            following.push(self.follow(callback, std::slice::from_ref(value), &[])?);
-        }
-        if let Some((next, rest)) = self.chain.split_last() {
-            following.push(self.follow(next, std::slice::from_ref(value), rest)?);
-        }
-        Ok(following)
-    }
-
-    /// What follows a task that has failed for good.
-    ///
-    /// # Errors
-    /// When a signature cannot be read.
-    pub fn after_failure(&self) -> Result<Vec<Envelope>, DecodeError> {
-        let id = json!(self.task.id.as_str());
-        self.errbacks.iter().map(|errback| self.follow(errback, std::slice::from_ref(&id), &[])).collect()
-    }
-
-    /// A signature as a message; `first` goes before its own arguments, unless it is immutable.
-    fn follow(&self, signature: &Value, first: &[Value], chain: &[Value]) -> Result<Envelope, DecodeError> {
-        let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
-        let Some(name) = text(signature, "task") else { return fail("a signature names no task") };
-        let list = |of: &Value, name: &str| match of.get(name) {
-            Some(Value::Array(list)) => list.clone(),
-            Some(one @ Value::Object(_)) => vec![one.clone()],
-            _ => Vec::new(),
-        };
-        let immutable = signature.get("immutable").and_then(Value::as_bool).unwrap_or(false);
-        let mut args = if immutable { Vec::new() } else { first.to_vec() };
-        args.extend(list(signature, "args"));
-        let kwargs = match signature.get("kwargs") {
-            Some(Value::Object(kwargs)) => kwargs.clone(),
-            _ => Map::new(),
-        };
-        let nothing = json!({});
-        let options = signature.get("options").unwrap_or(&nothing);
-        let queue = text(options, "queue").or_else(|| text(options, "routing_key"));
-        let mut task = Task::new(&name);
-        if let Some(id) = text(options, "task_id") {
-            task.id = TaskId::from(id.as_str());
-        }
-        (task.args, task.kwargs) = (args, kwargs);
-        let limit = |name: &str| options.get(name).and_then(Value::as_f64).map(Duration::try_from_secs_f64);
-        task.soft_limit = limit("soft_time_limit").and_then(Result::ok).filter(|limit| !limit.is_zero());
-        task.hard_limit = limit("time_limit").and_then(Result::ok).filter(|limit| !limit.is_zero());
-        let priority = options.get("priority").and_then(Value::as_u64).and_then(|priority| u8::try_from(priority).ok());
-        let extras = Extras {
-            priority: priority.unwrap_or(self.priority),
-            reply_to: text(options, "reply_to").or_else(|| self.reply.as_ref().map(|reply| reply.queue.clone())),
-            root_id: text(options, "root_id").or_else(|| self.root_id.clone()),
-            parent_id: Some(self.task.id.to_string()),
-            group: text(options, "group_id"),
-            callbacks: list(options, "link"),
-            errbacks: list(options, "link_error"),
-            chain: if chain.is_empty() { list(options, "chain") } else { chain.to_vec() },
-            chord: options.get("chord").filter(|chord| !chord.is_null()).cloned(),
-            ..Extras::default()
-        };
-        Ok(encode(&task, queue.as_deref().unwrap_or(&self.queue), &extras))
-    }
-}
-
-/// As Celery's JSON backend writes an exception.
-fn exception(error: &TaskError) -> Value {
-    let (module, kind) = error.kind.rsplit_once('.').unwrap_or(("builtins", error.kind.as_str()));
-    json!({ "exc_type": kind, "exc_message": [error.message], "exc_module": module })
-}
-
 #[cfg(test)]
-#[path = "celery_tests.rs"]
 mod tests;

@@ -1,0 +1,276 @@
+//! Signatures: calls that travel inside of messages, and what is published once their turn comes. Chains are spliced, groups
+//! fanned out, both at any depth.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{Extras, Message, Reply, encode, parse_time};
+use crate::codec::native::DecodeError;
+use crate::moment;
+use crate::task::{Envelope, Task, TaskId};
+
+/// Deeper than anybody nests, and not so deep that a stack would not hold it.
+const DEPTH_MAX: usize = 64;
+
+fn fail<T>(message: impl Into<String>) -> Result<T, DecodeError> {
+    Err(DecodeError { message: message.into() })
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
+    of.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// One alone may stand without a list.
+fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+    match of.get(name) {
+        Some(Value::Array(list)) => list,
+        Some(one @ Value::Object(_)) => std::slice::from_ref(one),
+        _ => &[],
+    }
+}
+
+fn options(signature: &Value) -> &Value {
+    signature.get("options").unwrap_or(&Value::Null)
+}
+
+fn members(signature: &Value) -> &[Value] {
+    list(signature.get("kwargs").unwrap_or(&Value::Null), "tasks")
+}
+
+/// A number of seconds, as Celery's options have them.
+fn seconds(options: &Value, name: &str) -> Option<Duration> {
+    let limit = options.get(name).and_then(Value::as_f64).and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+    limit.filter(|limit| !limit.is_zero())
+}
+
+/// A time, as text or as kombu wraps one; or so many seconds from now.
+fn time(options: &Value, name: &str, now: Timestamp) -> Option<Timestamp> {
+    let value = options.get(name)?;
+    let text = value.as_str().or_else(|| value.get("__value__").and_then(Value::as_str));
+    text.and_then(parse_time).or_else(|| seconds(options, name).map(|after| moment::after(now, after)))
+}
+
+/// Ids somebody may wait for, and where: those of a chain that will not go on.
+pub(super) fn waited_for(step: &Value, otherwise: Option<&str>, found: &mut Vec<(Reply, String)>) {
+    let options = options(step);
+    let queue = text(options, "reply_to").or(otherwise);
+    match (text(step, "subtask_type"), text(options, "task_id"), queue) {
+        (Some("group" | "chain"), _, _) => {
+            members(step).iter().for_each(|member| waited_for(member, otherwise, found));
+        }
+        (Some("chord"), _, _) => {
+            if let Some(body) = step.get("kwargs").and_then(|kwargs| kwargs.get("body")) {
+                waited_for(body, otherwise, found);
+            }
+        }
+        (_, Some(id), Some(queue)) => {
+            found.push((Reply { queue: queue.to_owned(), correlation_id: id.to_owned() }, id.to_owned()));
+        }
+        _ => {}
+    }
+}
+
+/// What is given to a signature beside what it says itself.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    /// Goes before its own arguments, unless it is immutable.
+    first: &'a Value,
+    /// What comes after it, the next one last.
+    chain: &'a [Value],
+    /// The group it is part of, and where in it.
+    group: Option<(&'a str, usize)>,
+    depth: usize,
+    now: Timestamp,
+}
+
+impl Message {
+    /// What follows a task that returned `value`: its callbacks, then the next of its chain; and the children of the result.
+    pub(super) fn after_success(
+        &self,
+        value: &Value,
+        now: Timestamp,
+    ) -> Result<(Vec<Envelope>, Vec<Value>), DecodeError> {
+        let (mut tasks, mut children) = (Vec::new(), Vec::new());
+        let given = Given { first: value, chain: &[], group: None, depth: 0, now };
+        for callback in &self.callbacks {
+            children.push(self.call(callback, given, &mut tasks)?);
+        }
+        if let Some((next, rest)) = self.chain.split_last() {
+            children.push(self.call(next, Given { chain: rest, ..given }, &mut tasks)?);
+        }
+        Ok((tasks, children))
+    }
+
+    /// What follows a task that has failed for good; one that cannot be read is told, and keeps the others from nothing.
+    pub(super) fn after_failure(&self, now: Timestamp) -> Vec<Envelope> {
+        let id = json!(self.task.id.as_str());
+        let given = Given { first: &id, chain: &[], group: None, depth: 0, now };
+        let mut tasks = Vec::new();
+        for errback in &self.errbacks {
+            if let Err(error) = self.call(errback, given, &mut tasks) {
+                tracing::error!(task.id = %self.task.id, error = error.message, "an errback cannot be sent");
+            }
+        }
+        tasks
+    }
+
+    /// Makes messages of a signature; the result's child, as Celery writes it.
+    fn call(&self, signature: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+        if given.depth > DEPTH_MAX {
+            return fail(format!("signatures are nested more than {DEPTH_MAX} deep"));
+        }
+        let given = Given { depth: given.depth + 1, ..given };
+        match text(signature, "subtask_type") {
+            Some("chain") => self.call_chain(signature, given, into),
+            Some("group") => self.call_group(signature, given, into),
+            Some("chord") => fail("a chord needs a result backend that counts, which rpc:// is not"),
+            _ => self.call_one(signature, given, into),
+        }
+    }
+
+    fn call_chain(&self, chain: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+        let mut steps = Vec::new();
+        splice(chain, given.depth, &mut steps)?;
+        if steps.is_empty() {
+            return Ok(Value::Null);
+        }
+        let own = options(chain);
+        let count = steps.len();
+        for (at, step) in steps.iter_mut().enumerate() {
+            if at + 1 < count && text(step, "subtask_type") == Some("group") {
+                return fail("a group within a chain is a chord, which needs a result backend that counts");
+            }
+            let options = self.frozen(step);
+            extend(options, "link_error", list(own, "link_error"));
+            if at + 1 == count {
+                extend(options, "link", list(own, "link"));
+                if let Some(id) = own.get("task_id") {
+                    options.insert("task_id".to_owned(), id.clone());
+                }
+            }
+        }
+        prepend(&mut steps[0], list(chain, "args"));
+        let last = steps.last().map(|last| child_of(options(last))).unwrap_or_default();
+        let mut rest = given.chain.to_vec();
+        rest.extend(steps.drain(1..).rev());
+        if chain.get("immutable").and_then(Value::as_bool).unwrap_or(false) {
+            steps[0]["immutable"] = json!(true);
+        }
+        self.call(&steps[0], Given { chain: &rest, ..given }, into)?;
+        Ok(last)
+    }
+
+    fn call_group(&self, group: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+        let made = TaskId::new();
+        let id = given.group.map(|(id, _)| id).or_else(|| text(options(group), "task_id")).unwrap_or(made.as_str());
+        let mut children = Vec::new();
+        for (at, member) in members(group).iter().enumerate() {
+            let given = Given { group: Some((id, at)), ..given };
+            children.push(self.call(member, given, into)?);
+        }
+        Ok(json!([[id, null], children]))
+    }
+
+    /// A single call as a message.
+    fn call_one(&self, signature: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+        let Some(name) = text(signature, "task") else { return fail("a signature names no task") };
+        let options = options(signature);
+        let immutable = signature.get("immutable").and_then(Value::as_bool).unwrap_or(false);
+        let mut task = Task::new(name);
+        if let Some(id) = text(options, "task_id") {
+            task.id = TaskId::from(id);
+        }
+        if !immutable {
+            task.args.push(given.first.clone());
+        }
+        task.args.extend_from_slice(list(signature, "args"));
+        if let Some(Value::Object(kwargs)) = signature.get("kwargs") {
+            task.kwargs = kwargs.clone();
+        }
+        task.soft_limit = seconds(options, "soft_time_limit");
+        task.hard_limit = seconds(options, "time_limit");
+        task.retries = options.get("retries").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+        let priority = options.get("priority").and_then(Value::as_u64).and_then(|priority| u8::try_from(priority).ok());
+        let countdown = seconds(options, "countdown").map(|after| moment::after(given.now, after));
+        let reply_to = text(options, "reply_to").or(self.reply.as_ref().map(|reply| reply.queue.as_str()));
+        let root = self.root_id.as_deref().unwrap_or(self.task.id.as_str());
+        // Its own steps come before those behind it.
+        let mut chain = given.chain.to_vec();
+        chain.extend_from_slice(list(options, "chain"));
+        let extras = Extras {
+            eta: countdown.or_else(|| time(options, "eta", given.now)),
+            expires: time(options, "expires", given.now),
+            priority: priority.unwrap_or(0),
+            reply_to: reply_to.map(ToOwned::to_owned),
+            ignore_result: options.get("ignore_result").and_then(Value::as_bool),
+            root_id: Some(root.to_owned()),
+            parent_id: Some(self.task.id.to_string()),
+            group: text(options, "group_id").or(given.group.map(|(id, _)| id)).map(ToOwned::to_owned),
+            group_index: given.group.map(|(_, at)| at),
+            callbacks: list(options, "link").to_vec(),
+            errbacks: list(options, "link_error").to_vec(),
+            chain,
+            chord: options.get("chord").filter(|chord| !chord.is_null()).cloned(),
+        };
+        let queue = text(options, "queue").or_else(|| text(options, "routing_key")).unwrap_or(&self.queue);
+        let child = json!([[task.id.as_str(), null], null]);
+        into.push(encode(&task, queue, &extras));
+        Ok(child)
+    }
+
+    /// A step's options, with an id and a place for its result: who waits for a chain must know both beforehand.
+    fn frozen<'a>(&self, step: &'a mut Value) -> &'a mut Map<String, Value> {
+        if !step.get("options").is_some_and(Value::is_object) {
+            step["options"] = json!({});
+        }
+        let Some(Value::Object(options)) = step.get_mut("options") else { unreachable!("just made") };
+        options.entry("task_id").or_insert_with(|| json!(TaskId::new().as_str()));
+        if let Some(reply) = &self.reply {
+            options.entry("reply_to").or_insert_with(|| json!(reply.queue));
+        }
+        options
+    }
+}
+
+/// The steps of a chain, those of chains within it too, in the order they run.
+fn splice(chain: &Value, depth: usize, into: &mut Vec<Value>) -> Result<(), DecodeError> {
+    if depth > DEPTH_MAX {
+        return fail(format!("signatures are nested more than {DEPTH_MAX} deep"));
+    }
+    for step in members(chain) {
+        match text(step, "subtask_type") {
+            Some("chain") => splice(step, depth + 1, into)?,
+            _ if step.is_object() => into.push(step.clone()),
+            _ => return fail("a step of a chain is no signature"),
+        }
+    }
+    Ok(())
+}
+
+fn extend(options: &mut Map<String, Value>, name: &str, with: &[Value]) {
+    if with.is_empty() {
+        return;
+    }
+    let mut all = match options.remove(name) {
+        Some(Value::Array(list)) => list,
+        Some(one @ Value::Object(_)) => vec![one],
+        _ => Vec::new(),
+    };
+    all.extend_from_slice(with);
+    options.insert(name.to_owned(), Value::Array(all));
+}
+
+fn prepend(step: &mut Value, first: &[Value]) {
+    if first.is_empty() {
+        return;
+    }
+    let mut args = first.to_vec();
+    args.extend_from_slice(list(step, "args"));
+    step["args"] = Value::Array(args);
+}
+
+fn child_of(options: &Value) -> Value {
+    json!([[options.get("task_id"), null], null])
+}

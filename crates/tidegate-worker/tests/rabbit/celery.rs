@@ -1,0 +1,200 @@
+//! A whole worker for Celery's producers and tools: Celery and Flower from PyPI at the other end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_loop::{JoinHandle, spawn};
+use tidegate_sync::Event;
+use tidegate_worker::codec::celery;
+use tidegate_worker::rabbit::{Presence, PresenceOptions, QueueKind, RabbitBroker};
+use tidegate_worker::{
+    Backoff, Coroutines, HandlerError, Handlers, Master, MasterError, MasterHandle, Policies, Policy, Report, Settings,
+    Stop, TaskContext, TaskError,
+};
+
+use crate::support::{name, on_loop, open_kind, python};
+
+fn value_error(message: &str) -> HandlerError {
+    let traceback = Some("Traceback (most recent call last):\n  …".to_owned());
+    HandlerError::Failed(TaskError { kind: "ValueError".into(), message: message.into(), traceback })
+}
+
+/// What tasks have noted, for the task that waits until there are so many.
+#[derive(Default)]
+struct Notes {
+    all: RefCell<Vec<Value>>,
+    changed: Event,
+}
+
+fn handlers() -> Handlers {
+    let notes = Rc::new(Notes::default());
+    let noted = Rc::clone(&notes);
+    Handlers::new()
+        .task("add", |a: i64, b: i64| async move { Ok::<_, HandlerError>(a + b) })
+        .task("echo", |one: Value, rest: Value| async move { Ok::<_, HandlerError>(json!([one, rest])) })
+        .task("fail", |message: String| async move { Err::<Value, _>(value_error(&message)) })
+        .task("flaky", |context: TaskContext| async move {
+            match context.retries() {
+                0 | 1 => Err(value_error("not yet")),
+                retries => Ok(retries),
+            }
+        })
+        .task("forever", || async { std::future::pending::<Result<Value, HandlerError>>().await })
+        .task("hold", |_name: String| async { std::future::pending::<Result<Value, HandlerError>>().await })
+        .task("note", move |first: Value, second: Option<Value>| {
+            let notes = Rc::clone(&notes);
+            async move {
+                notes.all.borrow_mut().push(json!([first, second]));
+                notes.changed.notify_all();
+                Ok::<_, HandlerError>(first)
+            }
+        })
+        .task("notes", move |count: usize| {
+            let notes = Rc::clone(&noted);
+            async move {
+                while notes.all.borrow().len() < count {
+                    notes.changed.wait().await;
+                }
+                Ok::<_, HandlerError>(Value::Array(notes.all.borrow().clone()))
+            }
+        })
+}
+
+/// A worker as it stands beside Celery's.
+struct Worker {
+    handle: MasterHandle,
+    presence: Presence,
+    running: JoinHandle<Result<Report, MasterError>>,
+}
+
+impl Worker {
+    fn start(broker: &Rc<RabbitBroker>, queue: &str, slots: usize, options: PresenceOptions) -> Worker {
+        let mut settings = Settings::new([queue]);
+        settings.decode = Rc::new(celery::decode);
+        let quick = Backoff { min: Duration::from_millis(100), max: Duration::from_millis(200) };
+        let once = Policy { retries_max: 0, backoff: quick, ..Policy::default() };
+        let patient = Policy { retries_max: 3, ..once.clone() };
+        settings.policies = Policies::new(once).task("flaky", patient);
+        settings.prefetch = Some(10);
+        let presence = Presence::new(broker, options);
+        presence.attach(&mut settings);
+        let mode = Rc::new(Coroutines::new(handlers()).with_slots(slots));
+        let master = Master::new(broker.clone(), mode, settings);
+        let handle = master.handle();
+        presence.start(master.handle());
+        Worker { handle, presence, running: spawn(master.run()) }
+    }
+
+    async fn ended(self) -> Report {
+        let report = self.running.await.unwrap().unwrap();
+        self.presence.stop().await;
+        report
+    }
+}
+
+#[test]
+fn celerys_producers_get_results_failures_and_everything_that_follows() {
+    on_loop(async {
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let queue = name("celery");
+        let mut options = PresenceOptions::new(&name("worker"));
+        options.track_started = true;
+        let worker = Worker::start(&broker, &queue, 100, options);
+        let told = python("celery_results.py", &[&queue]).await;
+        worker.handle.stop(Stop::Warm);
+        worker.ended().await;
+
+        assert_eq!(told["plain"], json!([3, ["STARTED", "SUCCESS"]]));
+        assert_eq!(told["keywords"], json!([1, {"x": {"y": [null, 1.5]}}]));
+        assert_eq!(told["countdown"], json!(7));
+        assert_eq!(told["failure"], json!(["builtins.ValueError", "no luck"]));
+        assert_eq!(
+            (&told["traceback"], &told["state"]),
+            (&json!("Traceback (most recent call last):\n  …"), &json!("FAILURE"))
+        );
+        assert_eq!(told["unknown"][0], json!("celery.exceptions.NotRegistered"), "{}", told["unknown"]);
+        assert_eq!(told["ignored"], Value::Null);
+
+        assert_eq!(told["flaky"][0], json!(2));
+        assert_eq!(told["flaky"][1], json!(["STARTED", "RETRY", "STARTED", "RETRY", "STARTED", "SUCCESS"]));
+        assert_eq!(told["retries"], json!(2), "the message's own count is where it goes on from");
+        for limit in ["limit", "soft limit"] {
+            assert_eq!(told[limit][0], json!("billiard.exceptions.TimeLimitExceeded"), "{}", told[limit]);
+        }
+        assert_eq!(told["expired"], json!(["celery.exceptions.TaskRevokedError", "expired"]));
+
+        assert_eq!(told["chain"], json!(36));
+        assert_eq!(told["broken chain"], json!(["builtins.ValueError", "midway"]));
+        assert_eq!(told["group"], json!([0, 2, 4, 6, 8]));
+        assert_eq!(told["fan out"], json!([13, 23]));
+        assert_eq!(told["group of chains"], json!([101, 102, 103]));
+        assert_eq!((&told["linked"], &told["children"], &told["nested"]), (&json!(5), &json!(2), &json!(10)));
+        assert_eq!(told["errored"], json!(["builtins.ValueError", "linked"]));
+        assert!(told["chord"].as_str().unwrap().contains("does not support chords"), "{}", told["chord"]);
+        let mut notes: Vec<String> = told["notes"].as_array().unwrap().iter().map(ToString::to_string).collect();
+        notes.sort();
+        let sorry = format!(r#"[{},"sorry"]"#, told["errored id"]);
+        let mut expected =
+            vec![r#"["still",null]"#.to_owned(), r#"[17,"chained"]"#.to_owned(), r#"[5,"linked"]"#.to_owned(), sorry];
+        expected.sort();
+        assert_eq!(notes, expected);
+    });
+}
+
+#[test]
+fn celerys_tools_see_the_worker_and_its_tasks_and_tell_it_what_to_do() {
+    on_loop(async {
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let queue = name("control");
+        let worker = Worker::start(&broker, &queue, 1, PresenceOptions::new(&name("tidegate")));
+        let node = worker.presence.hostname().to_owned();
+        let told = spawn({
+            let (queue, node) = (queue.clone(), node.clone());
+            async move { python("celery_control.py", &[&queue, &node]).await }
+        });
+        // It is told to stop by remote control.
+        let report = worker.ended().await;
+        let told = told.await.unwrap();
+        let of = |what: &str| told[what][&node].clone();
+
+        assert_eq!(
+            (&told["heartbeat"]["hostname"], &told["heartbeat"]["sw_ident"]),
+            (&json!(node), &json!("tidegate"))
+        );
+        assert_eq!(of("ping"), json!({"ok": "pong"}));
+        assert_eq!(told["enabled"], json!([{&node: {"ok": "task events enabled"}}]));
+        assert_eq!(of("active")[0]["args"], json!(["first"]));
+        assert!(of("active")[0]["time_start"].as_f64().unwrap() > 1.7e9);
+        assert_eq!(
+            (of("reserved")[0]["args"].clone(), of("reserved").as_array().unwrap().len()),
+            (json!(["second"]), 1)
+        );
+        assert_eq!(of("scheduled"), json!([]), "what is delayed waits in the broker");
+        assert!(of("registered").as_array().unwrap().contains(&json!("add")));
+        assert_eq!(told["queues"], json!([queue]));
+        assert_eq!(of("stats")["pool"]["max-concurrency"], json!(1));
+        assert_eq!(of("stats")["broker"]["transport"], json!("amqp"));
+        let states: Vec<&Value> = told["query"].as_object().unwrap().values().collect();
+        assert!(states.contains(&&json!("active")) && states.contains(&&json!("reserved")) && states.len() == 2);
+        assert!(of("conf")["broker_url"].as_str().unwrap().starts_with("amqp://"));
+        assert!(!of("conf").to_string().contains("guest:guest"), "no password is shown");
+        let line = told["command line"].as_str().unwrap();
+        assert!(line.contains(&node) && line.contains("pong"), "{line}");
+        assert!(told["unknown"][0][&node]["error"].as_str().unwrap().contains("--limit"), "{}", told["unknown"]);
+
+        assert_eq!(told["waiting"], json!(["revoked", "revoked"]));
+        assert_eq!(told["spared"], json!([true]), "a revoke spares what runs unless it says otherwise");
+        assert_eq!(told["running"], json!(["revoked", "revoked"]));
+        assert_eq!(told["later"], json!(["revoked", "revoked"]));
+        assert_eq!(told["revoked"], json!(true));
+
+        assert_eq!((&told["done"], &told["succeeded"]["result"]), (&json!(7), &json!("7")));
+        assert!(told["succeeded"]["runtime"].as_f64().is_some());
+        assert_eq!((&told["received"]["name"], &told["received"]["args"]), (&json!("add"), &json!("(3, 4)")));
+        assert_eq!(told["failed"]["exception"], json!("ValueError('no luck')"));
+        assert_eq!((&told["flaky"], &told["retried"]["exception"]), (&json!(2), &json!("ValueError('not yet')")));
+        assert_eq!(report.unsettled, 0);
+    });
+}
