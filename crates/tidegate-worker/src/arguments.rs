@@ -94,7 +94,7 @@ mod tests {
         let Value::Array(args) = args else { panic!() };
         let Value::Object(kwargs) = kwargs else { panic!() };
         let id = TaskId::from("t");
-        let task = Task { id, name: "n".into(), args, kwargs, retries: 0, soft_limit: None, hard_limit: None };
+        let task = Task { id, args, kwargs, ..Task::new("n") };
         let context = TaskContext::new(&task, None, None, Instant::now());
         Arguments::new(task, context)
     }

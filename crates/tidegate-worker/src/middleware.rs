@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::broker::{Settled, Verdict};
 use crate::mode::Job;
 use crate::outcome::Outcome;
+use crate::retry::Backoff;
 use crate::task::TaskId;
 
 /// What is known of a task while this worker has it.
@@ -27,6 +28,10 @@ pub struct TaskInfo {
     pub received: Timestamp,
     /// Not to be begun after this.
     pub expires: Option<Timestamp>,
+    /// How often it is tried again, where it says so itself.
+    pub retries_max: Option<u32>,
+    /// And when.
+    pub backoff: Option<Backoff>,
 }
 
 /// Called at every step of a task. Hooks run on the loop and must not block; those of several middlewares run in the order

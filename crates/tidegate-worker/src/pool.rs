@@ -1,6 +1,7 @@
 //! The worker pool: takes what was received, lets it wait for its limit without a slot and for a slot without a limit, runs
 //! it in the mode, and decides what follows. It never speaks to the broker; what ended is in the acks of its connection.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -23,7 +24,7 @@ use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::{Job, Mode, StopReason};
 use crate::moment;
 use crate::outcome::{Circumstances, Outcome, before_run, decide};
-use crate::retry::Policies;
+use crate::retry::{Policies, Policy};
 use crate::task::{Envelope, Task};
 
 /// Reads the task in an envelope; the number is how often it was retried.
@@ -95,6 +96,8 @@ impl WorkerPool {
             published: begin,
             received: shared.broker.now(),
             expires: envelope.expires,
+            retries_max: decoded.as_ref().ok().and_then(|task| task.retries_max),
+            backoff: decoded.as_ref().ok().and_then(|task| task.backoff),
         };
         let what = match decoded {
             Err(error) => Err(Outcome::Rejected { reason: error.message }),
@@ -147,7 +150,7 @@ impl WorkerPool {
         if held.stop().reason() == Some(StopReason::Revoked) {
             return Some(Outcome::Revoked);
         }
-        before_run(held.info().expires, self.circumstances(held.info()))
+        before_run(held.info().expires, self.circumstances(held.info(), &self.policy(held.info())))
     }
 
     async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Task) {
@@ -220,14 +223,25 @@ impl WorkerPool {
 
     fn settle(&self, held: Held, outcome: Outcome) {
         let kind = outcome.kind();
-        let decision = decide(&held.info().id, outcome, self.circumstances(held.info()));
+        let policy = self.policy(held.info());
+        let decision = decide(&held.info().id, outcome, self.circumstances(held.info(), &policy));
         held.settle(decision, kind);
     }
 
-    fn circumstances(&self, info: &TaskInfo) -> Circumstances<'_> {
+    /// What holds for a task: what it says itself comes first.
+    fn policy(&self, info: &TaskInfo) -> Cow<'_, Policy> {
+        let policy = self.shared.policies.of(&info.name);
+        if info.retries_max.is_none() && info.backoff.is_none() {
+            return Cow::Borrowed(policy);
+        }
+        let retries_max = info.retries_max.unwrap_or(policy.retries_max);
+        Cow::Owned(Policy { retries_max, backoff: info.backoff.unwrap_or(policy.backoff), ..policy.clone() })
+    }
+
+    fn circumstances<'a>(&self, info: &TaskInfo, policy: &'a Policy) -> Circumstances<'a> {
         let shared = &self.shared;
         Circumstances {
-            policy: shared.policies.of(&info.name),
+            policy,
             retries: info.retries,
             crashes: info.crashes,
             now: shared.broker.now(),

@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::retry::Backoff;
+
 /// The name of one task, unique for as long as anybody asks for it. Time-ordered where we make it ourselves.
 ///
 /// ```
@@ -123,6 +125,10 @@ pub struct Task {
     pub soft_limit: Option<Duration>,
     /// After this long it is ended.
     pub hard_limit: Option<Duration>,
+    /// How often it is tried again if it fails, where it says so itself.
+    pub retries_max: Option<u32>,
+    /// And when.
+    pub backoff: Option<Backoff>,
 }
 
 impl Task {
@@ -136,6 +142,8 @@ impl Task {
             retries: 0,
             soft_limit: None,
             hard_limit: None,
+            retries_max: None,
+            backoff: None,
         }
     }
 

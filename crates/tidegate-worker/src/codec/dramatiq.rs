@@ -3,6 +3,8 @@
 //! Delayed messages lie in `QUEUE.DQ` with `options.eta` in milliseconds and are for `QUEUE`; what was given up lies in
 //! `QUEUE.XQ`.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -10,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::native::DecodeError;
 use crate::broker::TaskError;
 use crate::moment;
+use crate::retry::Backoff;
 use crate::task::{Envelope, Task, TaskId};
 
 /// A message as dramatiq has it.
@@ -31,6 +34,10 @@ pub struct Message {
     pub message_timestamp: i64,
 }
 
+/// What dramatiq waits between tries unless it is told otherwise.
+const BACKOFF_MIN: Duration = Duration::from_secs(15);
+const BACKOFF_MAX: Duration = Duration::from_secs(7 * 86_400);
+
 /// Ends the name of the queue that delayed messages lie in.
 const DELAYED: &str = ".DQ";
 
@@ -49,7 +56,8 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
     task.id = TaskId::from(message.message_id.as_str());
     task.retries = retries.max(message.retries());
     let limit = message.options.get("time_limit").and_then(Value::as_u64).filter(|ms| *ms > 0);
-    task.hard_limit = limit.map(std::time::Duration::from_millis);
+    task.hard_limit = limit.map(Duration::from_millis);
+    (task.retries_max, task.backoff) = (message.retries_max(), message.backoff());
     (task.args, task.kwargs) = (message.args, message.kwargs);
     Ok(task)
 }
@@ -110,15 +118,36 @@ impl Message {
         self.options.get("retries").and_then(Value::as_u64).and_then(|retries| u32::try_from(retries).ok()).unwrap_or(0)
     }
 
+    /// How often it may be tried again, if it says so itself; there need not be an end.
+    pub fn retries_max(&self) -> Option<u32> {
+        let most = self.options.get("max_retries")?;
+        if most.is_null() {
+            return Some(u32::MAX);
+        }
+        most.as_u64().map(|most| u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// How long to wait in between, if it says so itself.
+    pub fn backoff(&self) -> Option<Backoff> {
+        let ms = |name: &str| self.options.get(name).and_then(Value::as_u64).map(Duration::from_millis);
+        let (min, max) = (ms("min_backoff"), ms("max_backoff"));
+        (min.is_some() || max.is_some()).then(|| {
+            let max = max.unwrap_or(BACKOFF_MAX).min(BACKOFF_MAX);
+            Backoff { min: min.unwrap_or(BACKOFF_MIN).min(max), max }
+        })
+    }
+
     /// Not before.
     pub fn eta(&self) -> Option<Timestamp> {
         self.options.get("eta").and_then(Value::as_i64).and_then(|ms| Timestamp::from_millisecond(ms).ok())
     }
 
-    /// For the queue it says it lies in.
+    /// For the queue it is for: where it waits until its time is the broker's business.
     pub fn envelope(&self) -> Envelope {
-        let mut envelope = Envelope::new(&self.queue_name, serde_json::to_vec(self).expect("JSON values are JSON"));
+        let body = serde_json::to_vec(self).expect("JSON values are JSON");
+        let mut envelope = Envelope::new(canonical(&self.queue_name), body);
         envelope.id = TaskId::from(self.message_id.as_str());
+        envelope.eta = self.eta();
         envelope
     }
 
@@ -148,17 +177,12 @@ impl Message {
         if !next.options.get("pipe_ignore").and_then(Value::as_bool).unwrap_or(false) {
             next.args.push(value.clone());
         }
-        let queue = canonical(&next.queue_name).to_owned();
-        let delay = next.options.get("delay").and_then(Value::as_u64).map(std::time::Duration::from_millis);
-        let eta = delay.map(|delay| moment::after(now, delay)).or_else(|| next.eta());
-        if let Some(eta) = eta {
-            next.options.insert("eta".into(), json!(eta.as_millisecond()));
-            next.queue_name = format!("{queue}{DELAYED}");
+        let delay = next.options.get("delay").and_then(Value::as_u64).map(Duration::from_millis);
+        if let Some(delay) = delay {
+            next.options.insert("eta".into(), json!(moment::after(now, delay).as_millisecond()));
+            next.queue_name = format!("{}{DELAYED}", canonical(&next.queue_name));
         }
-        let mut envelope = next.envelope();
-        // Where it waits is the broker's business.
-        (envelope.queue, envelope.eta) = (queue, eta);
-        Ok(Some(envelope))
+        Ok(Some(next.envelope()))
     }
 }
 
@@ -232,7 +256,7 @@ mod tests {
         let mut task = decode(&captured(DELAYED_10_S), 0).unwrap();
         let eta = Some(Timestamp::from_millisecond(1_794_770_724_582).unwrap());
         assert_eq!(encode(&task, "dq", eta, now).body, DELAYED_10_S.as_bytes());
-        task.hard_limit = Some(std::time::Duration::from_secs(2));
+        task.hard_limit = Some(Duration::from_secs(2));
         task.retries = 3;
         assert_eq!(decode(&encode(&task, "dq", None, now), 0).unwrap(), task);
     }
@@ -263,7 +287,22 @@ mod tests {
         message.options["pipe_target"]["options"]["delay"] = json!(5000);
         let next = message.after_success(&json!(3), now).unwrap().unwrap();
         assert_eq!(read(&next).unwrap().args, [json!(1), json!(2)]);
-        assert_eq!(next.eta, Some(now + std::time::Duration::from_secs(5)));
+        assert_eq!(next.eta, Some(now + Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_message_says_itself_how_often_it_is_tried() {
+        let task = |options: Value| {
+            let mut message = read(&captured(SENT)).unwrap();
+            message.options = options.as_object().unwrap().clone();
+            decode(&message.envelope(), 0).unwrap()
+        };
+        assert_eq!((task(json!({})).retries_max, task(json!({})).backoff), (None, None));
+        assert_eq!(task(json!({"max_retries": 0})).retries_max, Some(0));
+        assert_eq!(task(json!({"max_retries": null})).retries_max, Some(u32::MAX));
+        let backoff = task(json!({"min_backoff": 50, "max_backoff": 200})).backoff.unwrap();
+        assert_eq!((backoff.min, backoff.max), (Duration::from_millis(50), Duration::from_millis(200)));
+        assert_eq!(task(json!({"max_backoff": 200})).backoff.unwrap().min, Duration::from_millis(200));
     }
 
     #[test]

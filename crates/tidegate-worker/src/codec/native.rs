@@ -77,6 +77,8 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
         retries,
         soft_limit: limit("soft_limit", read.soft_limit)?,
         hard_limit: limit("hard_limit", read.hard_limit)?,
+        retries_max: None,
+        backoff: None,
     })
 }
 

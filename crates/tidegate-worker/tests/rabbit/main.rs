@@ -3,6 +3,7 @@
 mod celery;
 mod cluster;
 mod conformance;
+mod dramatiq;
 mod modes;
 mod outages;
 mod producers;

@@ -1,13 +1,13 @@
-//! Real producers and real workers of others: Celery and dramatiq from PyPI, in the environment that tests/rabbit/run.sh makes.
+//! A real worker of Celery's, from PyPI, in the environment that tests/rabbit/run.sh makes.
 
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_worker::codec::{celery, dramatiq};
+use tidegate_worker::codec::celery;
 use tidegate_worker::rabbit::QueueKind;
-use tidegate_worker::{Broker, Task, Verdict};
+use tidegate_worker::{Broker, Task};
 
-use crate::support::{name, on_loop, one, open_kind, python_text, settle, subscribe};
+use crate::support::{name, on_loop, open_kind, python_text};
 
 /// One task, then the worker ends.
 const CELERY_WORKER: &str = r#"
@@ -49,32 +49,6 @@ fn celerys_workers_run_our_tasks() {
             ["later", ["late"], {}, [null, null]],
         ]);
         assert_eq!(seen, expected);
-        broker.close().await.unwrap();
-    });
-}
-
-const DRAMATIQ_PRODUCER: &str = r#"
-import json, sys
-import dramatiq
-from dramatiq.brokers.rabbitmq import RabbitmqBroker
-broker = RabbitmqBroker(url=sys.argv[1].rstrip("/"))
-dramatiq.set_broker(broker)
-@dramatiq.actor(queue_name=sys.argv[2])
-def add(a, b): pass
-print(json.dumps(add.send(1, 2).message_id))
-"#;
-
-#[test]
-fn dramatiqs_producers_are_understood() {
-    on_loop(async {
-        let broker = open_kind(QueueKind::Dramatiq).await;
-        let queue = name("dramatiq");
-        let consumer = subscribe(&broker, &[&queue], 10).await;
-        let id = python_text(DRAMATIQ_PRODUCER, &[&queue]).await;
-        let delivery = one(&consumer).await;
-        let task = dramatiq::decode(&delivery.envelope, 0).unwrap();
-        assert_eq!((json!(task.id.as_str()), task.name.as_str(), task.args), (id, "add", vec![json!(1), json!(2)]));
-        settle(&consumer, delivery.tag, Verdict::Ack).await;
         broker.close().await.unwrap();
     });
 }

@@ -123,7 +123,17 @@ pub fn read(envelope: &Envelope, retries: u32) -> Result<Message, DecodeError> {
     let correlation_id = string("amqp.correlation_id").unwrap_or_else(|| id.to_string());
     let reply = string("amqp.reply_to").filter(|queue| !queue.is_empty());
     Ok(Message {
-        task: Task { id, name, args, kwargs, retries: retries.max(own), soft_limit, hard_limit },
+        task: Task {
+            id,
+            name,
+            args,
+            kwargs,
+            retries: retries.max(own),
+            soft_limit,
+            hard_limit,
+            retries_max: None,
+            backoff: None,
+        },
         reply: reply.map(|queue| Reply { queue, correlation_id }),
         ignore_result: headers.get("ignore_result").and_then(Value::as_bool).unwrap_or(false),
         root_id: string("root_id"),
