@@ -16,7 +16,7 @@ eval "$(grep TIDEGATE_RABBIT "$scratch/rabbit/env")"
 
 # Producers and workers of others.
 python3 -m venv "$scratch/python"
-"$scratch/python/bin/pip" install --quiet 'celery==5.7.0' 'dramatiq[rabbitmq]==2.2.1'
+"$scratch/python/bin/pip" install --quiet 'celery==5.7.0' 'dramatiq[rabbitmq]==2.2.1' 'flower==2.2.0'
 export TIDEGATE_PYTHON="$scratch/python/bin/python"
 
 # One selection for all: what it needs is built once.
@@ -33,3 +33,11 @@ worker=(cargo test "${selection[@]}" --test rabbit -- "${one_at_a_time[@]}")
 "${worker[@]}" --nocapture outages modes cluster
 "${worker[@]}" --skip outages --skip modes --skip cluster
 cargo test "${selection[@]}" --test queue_rabbit
+
+# The guide's commands.
+cargo build "${selection[@]}" --bin tidegate
+PATH="$PWD/${CARGO_TARGET_DIR:-target}/debug:$scratch/python/bin:$PATH"
+export PATH PYTHONPATH="$PWD/clients/python"
+for page in from-celery from-dramatiq; do
+    tests/rabbit/guide.py "$PWD/docs/$page.md" "amqp://$TIDEGATE_RABBIT_PLAIN"
+done

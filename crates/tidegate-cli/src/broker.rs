@@ -29,6 +29,10 @@ impl BrokerArgs {
         self
     }
 
+    pub(crate) fn is_rabbit(&self) -> bool {
+        matches!(self.broker, BrokerUrl::Amqp(_))
+    }
+
     fn kind(&self) -> Kind {
         self.queue_kind.unwrap_or(Kind::Classic)
     }
@@ -36,6 +40,17 @@ impl BrokerArgs {
     /// For a worker or a producer: the file is made if it is not there.
     pub(crate) async fn open(&self) -> anyhow::Result<Rc<dyn Broker>> {
         self.broker.open(self.kind()).await
+    }
+
+    /// As [`open`](Self::open), for who wants to know whether it is RabbitMQ.
+    pub(crate) async fn open_known(&self) -> anyhow::Result<(Rc<dyn Broker>, Option<Rc<RabbitBroker>>)> {
+        match &self.broker {
+            BrokerUrl::Amqp(_) => {
+                let rabbit = self.broker.open_rabbit(self.kind()).await?;
+                Ok((rabbit.clone(), Some(rabbit)))
+            }
+            _ => Ok((self.open().await?, None)),
+        }
     }
 
     /// For a command that others must see the effect of.

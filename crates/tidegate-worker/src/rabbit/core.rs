@@ -11,6 +11,7 @@ use tidegate_loop::timeout;
 
 use super::Options;
 use super::delay;
+use super::follow::Unseen;
 use super::link::{Link, SendError, of_request};
 use super::message::{self, Death, PRIORITY_RETURNED, Stored};
 use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
@@ -30,7 +31,8 @@ pub(super) struct Core {
     publisher: Link,
     /// For requests that may be refused.
     pub(super) control: Link,
-    topology: Topology,
+    pub(super) topology: Topology,
+    pub(super) unseen: RefCell<Option<Unseen>>,
     pub(super) listing: RefCell<Listing>,
 }
 
@@ -64,6 +66,7 @@ impl Core {
             options,
             clock: LoopClock::new(),
             topology: Topology::default(),
+            unseen: RefCell::default(),
             listing: RefCell::default(),
         }
     }

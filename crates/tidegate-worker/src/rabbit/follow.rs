@@ -1,6 +1,7 @@
 //! What follows from how a foreign task ended, before it may be acknowledged: Celery's answers, callbacks, chains; dramatiq's
 //! pipelines. And how a foreign message is written for its next try, so that its own workers understand it as well.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +19,9 @@ use crate::task::Envelope;
 
 /// Results of foreign tasks are needed for what follows even where nobody wants them kept; those are given less than this.
 const KEPT_MIN: Duration = Duration::from_secs(1);
+
+/// Told of tasks that ended before any worker saw them.
+pub(super) type Unseen = Rc<dyn Fn(&Envelope, TaskState)>;
 
 /// What is to be written for a batch of ended tasks.
 #[derive(Debug, Default)]
@@ -108,17 +112,63 @@ impl Core {
         let (mut following, result) = (Following::default(), self.end(&stored.envelope.id, state));
         let kept = following.add(self.kind(&stored.envelope.queue), stored, &result, self.now());
         self.write_following(following).await?;
-        if kept { self.store_results(&[result]).await } else { Ok(()) }
-    }
-
-    /// Writes all of it, and returns once the broker keeps it.
-    pub(super) async fn write_following(&self, following: Following) -> Result<(), BrokerError> {
-        if !following.tasks.is_empty() {
-            self.write(&following.tasks).await?;
+        if kept {
+            self.store_results(&[result]).await?;
         }
-        if !following.answers.is_empty() {
-            self.post_all(&following.answers).await?;
+        let watcher = self.unseen.borrow().clone();
+        if let Some(watcher) = watcher {
+            watcher(&stored.envelope, state);
         }
         Ok(())
+    }
+
+    /// Writes all of it, and returns once the broker keeps it. What can never be written is told and left out: somebody's odd
+    /// signature must not keep a task from being settled.
+    pub(super) async fn write_following(&self, following: Following) -> Result<(), BrokerError> {
+        let Following { tasks, answers } = following;
+        for (stored, _) in &tasks {
+            self.reach(&stored.envelope.queue).await?;
+        }
+        if !tasks.is_empty() && refused(self.write(&tasks).await)? {
+            for task in tasks {
+                let (id, queue) = (task.0.envelope.id.clone(), task.0.envelope.queue.clone());
+                if refused(self.write(&[task]).await)? {
+                    tracing::error!(task.id = %id, queue, "a task that follows another cannot be sent");
+                }
+            }
+        }
+        if !answers.is_empty() && refused(self.post_all(&answers).await)? {
+            for answer in answers {
+                let queue = answer.routing_key.clone();
+                if refused(self.post(answer).await)? {
+                    tracing::error!(queue, "an answer cannot be sent");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a queue is there, whatever its arguments: those of foreign queues are their owners' business.
+    async fn reach(&self, queue: &str) -> Result<(), BrokerError> {
+        if self.topology.knows(queue) {
+            return Ok(());
+        }
+        let found = match self.look(queue).await {
+            Err(BrokerError::Refused { .. }) => return Ok(()),
+            looked => looked?.is_some(),
+        };
+        if found {
+            self.topology.adopt(queue, self.kind(queue));
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is the kind of error that would come again and again.
+fn refused(written: Result<(), BrokerError>) -> Result<bool, BrokerError> {
+    match written {
+        Ok(()) => Ok(false),
+        Err(BrokerError::Refused { .. }) => Ok(true),
+        Err(error) => Err(error),
     }
 }

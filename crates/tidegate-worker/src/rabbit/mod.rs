@@ -172,8 +172,7 @@ impl RabbitBroker {
     }
 
     fn revoked_ids(&self) -> Vec<String> {
-        let ids: BTreeSet<TaskId> =
-            self.live().iter().flat_map(|consumer| consumer.shared.revokes.ids()).collect();
+        let ids: BTreeSet<TaskId> = self.live().iter().flat_map(|consumer| consumer.shared.revokes.ids()).collect();
         ids.iter().map(TaskId::to_string).collect()
     }
 

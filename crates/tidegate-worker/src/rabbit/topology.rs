@@ -193,6 +193,11 @@ impl Topology {
         self.listed.borrow_mut().insert(queue.to_owned(), kind);
     }
 
+    /// It is there, and is not ours to declare.
+    pub(super) fn adopt(&self, queue: &str, kind: QueueKind) {
+        self.queues.borrow_mut().insert(queue.to_owned(), kind);
+    }
+
     /// Somebody has deleted something.
     pub(super) fn forget(&self) {
         self.queues.borrow_mut().clear();

@@ -198,3 +198,26 @@ fn celerys_tools_see_the_worker_and_its_tasks_and_tell_it_what_to_do() {
         assert_eq!(report.unsettled, 0);
     });
 }
+
+#[test]
+fn flower_lists_the_worker_and_its_tasks() {
+    on_loop(async {
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let queue = name("flower");
+        let worker = Worker::start(&broker, &queue, 10, PresenceOptions::new(&name("tidegate")));
+        let node = worker.presence.hostname().to_owned();
+        let told = python("flower.py", &[&queue, &node]).await;
+        worker.handle.stop(Stop::Warm);
+        worker.ended().await;
+
+        let shown = &told["worker"];
+        assert_eq!(shown["active_queues"][0]["name"], json!(queue));
+        assert!(shown["registered"].as_array().unwrap().contains(&json!("add")), "{shown}");
+        assert_eq!(shown["stats"]["pool"]["max-concurrency"], json!(10));
+        assert_eq!(told["status"], json!(true), "online");
+        let done = &told["done"];
+        assert_eq!((&done["name"], &done["args"], &done["result"]), (&json!("add"), &json!("(3, 4)"), &json!("7")));
+        assert_eq!((&done["worker"], &done["state"]), (&json!(node), &json!("SUCCESS")));
+        assert_eq!(told["failed"]["exception"], json!("ValueError('no luck')"));
+    });
+}

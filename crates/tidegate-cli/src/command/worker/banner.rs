@@ -7,7 +7,13 @@ use tidegate_worker::{Mode, Settings};
 
 use super::config::{Config, ModeSpec};
 
-pub(crate) fn banner(config: &Config, broker: &str, mode: &dyn Mode, metrics: Option<SocketAddr>) -> String {
+pub(crate) fn banner(
+    config: &Config,
+    broker: &str,
+    mode: &dyn Mode,
+    metrics: Option<SocketAddr>,
+    node: Option<&str>,
+) -> String {
     let settings = &config.settings;
     let mut text = format!("tidegate worker {} at {broker}\n", settings.name);
     let mut line = |name: &str, value: &str| {
@@ -47,6 +53,9 @@ pub(crate) fn banner(config: &Config, broker: &str, mode: &dyn Mode, metrics: Op
     settings.schedules.iter().for_each(|schedule| line("schedule", schedule.name()));
     if let Some(address) = metrics {
         line("pages", &format!("http://{address}/metrics, http://{address}/healthz"));
+    }
+    if let Some(node) = node {
+        line("celery", &format!("node {node}"));
     }
     line("stop", &format!("SIGTERM or Ctrl-C: running tasks have {:?}; Ctrl-C again: at once", settings.warm_timeout));
     text

@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
 use tidegate_worker::codec::{celery, dramatiq, native};
+use tidegate_worker::rabbit::PresenceOptions;
 use tidegate_worker::{
     Backoff, Coroutines, Decode, Limits, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
 };
@@ -23,6 +24,8 @@ use crate::span::span;
 pub(crate) struct Config {
     pub(crate) broker: BrokerArgs,
     pub(crate) settings: Settings,
+    /// How Celery's tools see it, where they do.
+    pub(crate) presence: Option<PresenceOptions>,
     pub(crate) policy: Policy,
     pub(crate) gates: Vec<GateSpec>,
     pub(crate) tasks: Vec<TaskPolicy>,
@@ -84,10 +87,11 @@ impl TryFrom<Args> for Config {
         settings.watermarks = watermarks(&args, &mode)?;
         settings.schedules = args.cron;
         settings.name = args.name.unwrap_or_else(default_name);
-        let mut policies = Policies::new(policy.clone());
+        let foreign = args.codec != Codec::Native && args.broker.is_rabbit();
+        let mut policies = Policies::new(told(foreign, policy.clone()));
         for task in &args.task {
             let own = task.over(&policy)?;
-            policies = policies.task(&task.name, own);
+            policies = policies.task(&task.name, told(foreign, own));
         }
         settings.policies = policies;
         let mut limits = Limits::new();
@@ -100,9 +104,15 @@ impl TryFrom<Args> for Config {
                 bail!("--limit {name:?} is for a queue this worker does not take from; add --queue {queue}");
             }
         }
+        let presence = matches!(args.codec, Codec::Celery | Codec::Auto).then(|| {
+            let mut presence = PresenceOptions::new(&settings.name);
+            (presence.task_events, presence.track_started) = (args.events, args.track_started);
+            presence
+        });
         Ok(Config {
             broker: queues(args.codec, args.broker),
             settings,
+            presence,
             policy,
             gates: args.limit,
             tasks: args.task,
@@ -192,6 +202,14 @@ fn queues(codec: Codec, broker: BrokerArgs) -> BrokerArgs {
         Codec::Celery => broker.kind_unless_given(Kind::Plain),
         Codec::Dramatiq => broker.kind_unless_given(Kind::Dramatiq),
     }
+}
+
+/// What a foreign task returned is needed for what follows it, even where no result is to be kept.
+fn told(foreign: bool, mut policy: Policy) -> Policy {
+    if foreign {
+        policy.result_ttl = policy.result_ttl.max(Duration::from_millis(1));
+    }
+    policy
 }
 
 fn decode(codec: Codec) -> Decode {

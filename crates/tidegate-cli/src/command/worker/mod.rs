@@ -15,6 +15,7 @@ use clap::ValueEnum;
 use tidegate_http::serve;
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
+use tidegate_worker::rabbit::Presence;
 use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
 
 use crate::broker::BrokerArgs;
@@ -113,9 +114,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=HANDLER")]
     handler: Vec<HandlerSpec>,
 
-    /// How task bodies are written; of foreign ones only the task is read, what is chained to it is left to others
+    /// How task bodies are written. In RabbitMQ what is chained to foreign tasks is sent on, and Celery's tools see the worker
     #[arg(long, value_enum, default_value_t = Codec::Native)]
     codec: Codec,
+
+    /// Celery: send task events from the start, not only once a monitor asks for them
+    #[arg(long)]
+    events: bool,
+
+    /// Celery: tell producers when a task begins
+    #[arg(long)]
+    track_started: bool,
 
     /// Processes: replace a child after so many tasks
     #[arg(long, value_name = "N")]
@@ -191,8 +200,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 /// What the loop may take beside the stop's own limits before it counts as stuck.
 const WATCHDOG_SLACK: Duration = Duration::from_secs(5);
 
-async fn work(config: Config) -> anyhow::Result<()> {
-    let broker = config.broker.open().await?;
+async fn work(mut config: Config) -> anyhow::Result<()> {
+    let (broker, rabbit) = config.broker.open_known().await?;
+    let presence = rabbit.zip(config.presence.take()).map(|(rabbit, options)| Presence::new(&rabbit, options));
+    if let Some(presence) = &presence {
+        presence.attach(&mut config.settings);
+    }
     let mode = config.mode.make();
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let page = match config.metrics {
@@ -203,7 +216,8 @@ async fn work(config: Config) -> anyhow::Result<()> {
         None => None,
     };
     let address = page.as_ref().map(TcpListener::local_addr).transpose()?;
-    let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address);
+    let node = presence.as_ref().map(Presence::hostname);
+    let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address, node);
     let json = config.json;
     let master = Master::new(broker, mode, config.settings);
     let worker = master.handle();
@@ -217,8 +231,14 @@ async fn work(config: Config) -> anyhow::Result<()> {
         let worker = worker.clone();
         async move { signals.pass_to(&worker).await }
     });
+    if let Some(presence) = &presence {
+        presence.start(worker);
+    }
     let ended = master.run().await;
     listening.cancel();
+    if let Some(presence) = &presence {
+        presence.stop().await;
+    }
     if let Some(page) = stop_page {
         page.stop();
     }

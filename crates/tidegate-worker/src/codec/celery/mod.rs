@@ -69,9 +69,16 @@ pub fn is_celery(envelope: &Envelope) -> bool {
 /// The task in this envelope, for its handler; see [`read`] for the rest.
 ///
 /// # Errors
-/// When the body is not protocol 2 in JSON; the message says what does not fit.
+/// When the body is not protocol 2 in JSON, or the task is part of a chord, which would never come to its end here; the message
+/// says what does not fit.
 pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
-    read(envelope, retries).map(|message| message.task)
+    let message = read(envelope, retries)?;
+    if message.chord.is_some() {
+        return fail(
+            "the task is part of a chord, whose parts only a result backend can count; have Celery's workers run it",
+        );
+    }
+    Ok(message.task)
 }
 
 /// Everything in this envelope. `retries` is what the broker counted; where the message says more, that counts.

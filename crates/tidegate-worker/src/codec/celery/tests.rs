@@ -77,6 +77,9 @@ fn what_does_not_fit_is_named() {
         assert!(reason(&envelope).contains("the body"), "{body}");
     }
     assert!(reason(&captured(json!({"timelimit": ["x", 1]}))).contains("[hard, soft]"));
+    let mut part = captured(json!({}));
+    part.body = json!([[], {}, {"chord": signature("body", &json!([]), &json!({}))}]).to_string().into();
+    assert!(decode(&part, 0).unwrap_err().message.contains("chord"));
 }
 
 #[test]

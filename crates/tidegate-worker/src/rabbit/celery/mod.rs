@@ -25,7 +25,7 @@ use tidegate_loop::{LoopHandle, Task as LoopTask, spawn};
 
 use super::RabbitBroker;
 use super::follow;
-use crate::broker::{BrokerError, Settled, TaskError, Verdict};
+use crate::broker::{BrokerError, Settled, TaskError, TaskState, Verdict};
 use crate::codec::celery::{self, Status};
 use crate::master::MasterHandle;
 use crate::middleware::{Middleware, TaskInfo};
@@ -176,6 +176,12 @@ impl Presence {
             Ok(task)
         });
         settings.middleware.push(Rc::new(Hooks(Rc::downgrade(shared))));
+        let own = Rc::downgrade(shared);
+        *shared.broker.core.unseen.borrow_mut() = Some(Rc::new(move |envelope, state| {
+            if let Some(shared) = own.upgrade() {
+                shared.unseen(envelope, state);
+            }
+        }));
     }
 
     /// Begins to send heartbeats and to answer. A broker that is away is waited for.
@@ -230,6 +236,18 @@ impl Shared {
             return;
         }
         self.runs.borrow_mut().insert(envelope.id.clone(), Run { started, ..Run::default() });
+    }
+
+    /// A task that was revoked or had expired before any worker saw it.
+    fn unseen(&self, envelope: &Envelope, state: TaskState) {
+        if !self.task_events.get() {
+            return;
+        }
+        let decode = self.decode.borrow().clone();
+        if let Some(task) = decode.and_then(|decode| decode(envelope, 0).ok()) {
+            self.emit("task-received", events::received(envelope, &task));
+        }
+        self.emit("task-revoked", events::revoked(envelope.id.as_str(), false, state == TaskState::Expired));
     }
 
     /// What a producer is told when its task begins.

@@ -89,6 +89,7 @@ event("task-revoked", running.id)
 later = "11111111-2222-3333-4444-555555555555"
 app.control.revoke(later, destination=[node], reply=True, timeout=10)
 told["later"] = outcome(app.send_task("add", (1, 2), task_id=later))
+event("task-revoked", later)
 told["revoked"] = sorted(inspect.revoked()[node]) == sorted([waiting.id, running.id, later])
 
 # Events of a whole life.
