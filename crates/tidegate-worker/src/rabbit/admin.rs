@@ -47,6 +47,9 @@ impl Core {
 
     async fn delayed(&self, queue: &str) -> Result<u64, BrokerError> {
         let mut delayed = 0;
+        if let Some(name) = self.kind(queue).delayed_name(queue) {
+            delayed += self.look(&name).await?.map_or(0, |declared| declared.messages.into());
+        }
         for level in 0..delay::LEVELS {
             match self.look(&delay::queue_name(queue, level)).await? {
                 Some(declared) => delayed += u64::from(declared.messages),
@@ -123,11 +126,13 @@ impl Core {
     pub(super) async fn purge(&self, queue: &str) -> Result<u64, BrokerError> {
         let control = self.control.connection().await?;
         let levels = (0..delay::LEVELS).map(|level| delay::queue_name(queue, level));
+        let own = [Some(queue.to_owned()), self.kind(queue).delayed_name(queue)].into_iter().flatten();
         let mut dropped = 0;
-        for (at, name) in std::iter::once(queue.to_owned()).chain(levels).enumerate() {
+        for (name, is_level) in own.map(|name| (name, false)).chain(levels.map(|name| (name, true))) {
             match control.purge(&name).await {
                 Ok(count) => dropped += u64::from(count),
-                Err(Error::Refused { refusal, .. }) if refusal.code == 404 && at > 0 => break,
+                // The ladder is made from the top, so without the lowest there is none.
+                Err(Error::Refused { refusal, .. }) if refusal.code == 404 && is_level => break,
                 Err(Error::Refused { refusal, .. }) if refusal.code == 404 => {}
                 Err(error) => return Err(of_request(&error)),
             }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tidegate_amqp::{Connection, Settle};
 use tidegate_loop::{Task, timeout};
 use tidegate_sync::Event;
@@ -49,6 +50,9 @@ pub(super) struct Shared {
     pub(super) revokes: Revokes,
     /// What we had when a connection was lost: that it comes again is nobody's crash.
     pub(super) missed: RefCell<HashSet<TaskId>>,
+    /// How many others may come again, and until when, before it counts: they were on their way to us, or our acknowledgement to
+    /// the broker.
+    pub(super) pardons: Cell<(usize, Timestamp)>,
     /// Being replaced by a copy; if that comes before the first is acknowledged, it waits here, or a crash in between would
     /// leave two.
     pub(super) rewriting: RefCell<HashMap<TaskId, Option<Held>>>,
@@ -72,6 +76,7 @@ impl Shared {
             epoch: Cell::new(0),
             revokes: Revokes::default(),
             missed: RefCell::default(),
+            pardons: Cell::new((0, Timestamp::MIN)),
             rewriting: RefCell::default(),
             stopped: Cell::new(false),
             closed: Cell::new(false),
@@ -111,6 +116,19 @@ impl Shared {
 
     pub(super) fn is_revoked(&self, id: &TaskId) -> bool {
         self.revokes.contains(id)
+    }
+
+    /// Whether a task that somebody had before was with us when a connection was lost.
+    pub(super) fn pardons(&self, id: &TaskId) -> bool {
+        if self.missed.borrow_mut().remove(id) {
+            return true;
+        }
+        let (left, until) = self.pardons.get();
+        let pardoned = left > 0 && self.core.now() < until;
+        if pardoned {
+            self.pardons.set((left - 1, until));
+        }
+        pardoned
     }
 
     /// Whether the worker has it.

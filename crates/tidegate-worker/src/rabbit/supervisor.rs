@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
@@ -17,6 +18,9 @@ use crate::codec::dramatiq;
 
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a lost connection sends back comes within this time, unless others take it.
+const PARDONED_FOR: Duration = Duration::from_secs(30);
 
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
@@ -90,8 +94,9 @@ pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>
             return;
         }
         tracing::warn!(broker = %shared.core.uri, reason = %end, "consuming stopped; reconnecting");
-        connection = match reconnect(&shared).await {
-            Ok(connection) => connection,
+        let away;
+        (connection, away) = match reconnect(&shared).await {
+            Ok(found) => found,
             Err(error) => {
                 tracing::error!(broker = %shared.core.uri, %error, "consuming cannot go on");
                 *shared.failure.borrow_mut() = Some(error);
@@ -99,19 +104,24 @@ pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>
                 return;
             }
         };
+        // A broker that died takes everything it had for delivered before; otherwise it is what was under way, there and back.
+        let under_way = 2 * shared.subscription.queues.len() * shared.subscription.prefetch;
+        let until = shared.core.now().checked_add(PARDONED_FOR).unwrap_or(Timestamp::MAX);
+        shared.pardons.set((if away { usize::MAX } else { under_way }, until));
         tracing::info!(broker = connection.place(), "consuming again");
     }
 }
 
-async fn reconnect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
+/// A new connection, and whether the broker was away in between.
+async fn reconnect(shared: &Shared) -> Result<(Rc<Connection>, bool), BrokerError> {
     let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
-    let mut refused = 0;
+    let (mut refused, mut away) = (0, false);
     loop {
         sleep(backoff.next()).await;
         let connected = timeout(CONNECT_PATIENCE, connect(shared)).await;
         let slow = || Err(BrokerError::Retry { message: format!("no answer within {CONNECT_PATIENCE:?}") });
         match connected.unwrap_or_else(|_| slow()) {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => return Ok((connection, away)),
             // A broker that starts refuses what it will allow in a moment: users and vhosts come last.
             Err(error @ BrokerError::Refused { .. }) => {
                 refused += 1;
@@ -123,6 +133,7 @@ async fn reconnect(shared: &Shared) -> Result<Rc<Connection>, BrokerError> {
             Err(BrokerError::Closed) => return Err(BrokerError::Closed),
             Err(error) => tracing::debug!(broker = %shared.core.uri, %error, "not yet"),
         }
+        away = true;
     }
 }
 
@@ -189,9 +200,9 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
     if delayed && stored.envelope.eta.is_none() {
         stored.envelope.eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
     }
-    let missed = shared.missed.borrow_mut().remove(&stored.envelope.id);
+    let pardoned = delivery.redelivered && shared.pardons(&stored.envelope.id);
     let counted_by_broker = core.kind(queue) == QueueKind::Quorum;
-    if missed && counted_by_broker {
+    if pardoned && counted_by_broker {
         stored.crashes = stored.crashes.saturating_sub(1);
     }
     let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
@@ -212,7 +223,7 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
         drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
         drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
-    } else if delivery.redelivered && !counted_by_broker && !missed && !delayed {
+    } else if delivery.redelivered && !counted_by_broker && !pardoned && !delayed {
         // Only a new message can carry the count; its first one says no more than that somebody had it.
         let mut held = held;
         held.stored.crashes += 1;

@@ -42,7 +42,22 @@ struct Flow {
     lost: Cell<usize>,
     /// The first delivery over the newest connection.
     resumed: Cell<Option<(u32, Instant)>>,
+    /// Counted though nobody has died but the broker.
+    crashes: Cell<u32>,
+    failed: Cell<bool>,
     changed: Event,
+}
+
+/// A test that waits for a task that has failed would wait for ever.
+struct Failing(Rc<Flow>);
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.set(true);
+            self.0.changed.notify_all();
+        }
+    }
 }
 
 impl Flow {
@@ -52,6 +67,7 @@ impl Flow {
 
     async fn until(&self, reached: impl Fn(&Flow) -> bool) {
         while !reached(self) {
+            assert!(!self.failed.get(), "the worker has failed");
             self.changed.wait().await;
         }
     }
@@ -83,6 +99,7 @@ async fn produce(flow: Rc<Flow>, broker: Rc<RabbitBroker>, queue: String, total:
 }
 
 async fn work(flow: Rc<Flow>, consumer: Rc<dyn Consumer>, total: usize) {
+    let _failing = Failing(flow.clone());
     let mut done = Vec::new();
     while flow.count() < total || !done.is_empty() {
         // Some are always unsettled, so that every outage finds work under way.
@@ -94,7 +111,9 @@ async fn work(flow: Rc<Flow>, consumer: Rc<dyn Consumer>, total: usize) {
         for incoming in consumer.recv_all().await.unwrap() {
             match incoming {
                 Incoming::Delivery(delivery) => {
-                    assert_eq!((delivery.retries, delivery.crashes), (0, 0), "an outage is nobody's crash");
+                    // A broker that was killed may have forgotten more acknowledgements than an outage accounts for.
+                    assert!(delivery.retries == 0 && delivery.crashes <= 1, "{delivery:?}");
+                    flow.crashes.set(flow.crashes.get() + delivery.crashes);
                     let number = std::str::from_utf8(&delivery.envelope.body).unwrap().parse().unwrap();
                     flow.hear(number, delivery.tag);
                     done.push(Settlement { tag: delivery.tag, verdict: Verdict::Ack, result: None });
@@ -183,9 +202,10 @@ fn judge(flow: &Flow, rounds: u32, total: u32) {
     }
     println!(
         "{rounds} outages, {total} tasks: all ran, {again} runs more than tasks, {} taken back or settled too late, {} \
-         published in doubt",
+         published in doubt, {} counted as a crash",
         flow.lost.get(),
-        doubtful.len()
+        doubtful.len(),
+        flow.crashes.get()
     );
     // An acknowledgement has no answer: what was said last on a connection that broke may not have been heard.
     assert!(again <= flow.lost.get() + doubtful.len() + rounds as usize * PREFETCH);
