@@ -70,7 +70,7 @@ enum Group {
     Shared,
     /// Sockets: echo over TCP, instructions a message, HTTP.
     Io,
-    /// Consumers of RabbitMQ: wall and CPU time a message.
+    /// Consumers of RabbitMQ and whole workers: wall and CPU time a message or task.
     Rabbit,
     /// Requests to a strict LLM server: refusals, quota, cost of a call, memory; plans.
     Batch,

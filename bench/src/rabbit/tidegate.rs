@@ -7,9 +7,9 @@ use tidegate_amqp::{Connection, Consume, Incoming, Message, Options, Queue, Sett
 
 use super::{Acks, BODY, Cost, MESSAGES, PREFETCH, QUEUE, Watch};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+pub(super) type Outcome<T> = Result<T, Box<dyn Error>>;
 
-fn on_loop<T: 'static>(work: impl Future<Output = Outcome<T>> + 'static) -> Result<T, String> {
+pub(super) fn on_loop<T: 'static>(work: impl Future<Output = Outcome<T>> + 'static) -> Result<T, String> {
     tidegate_loop::run(work).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
