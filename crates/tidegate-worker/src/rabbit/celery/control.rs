@@ -147,7 +147,7 @@ pub(super) fn answer(request: &Request, panel: &dyn Panel) -> Option<Value> {
         }
         "shutdown" => {
             panel.shutdown();
-            None
+            ok("stops once its running tasks are finished")
         }
         // Another worker starts and asks around.
         "hello" => Some(json!({ "revoked": panel.revoked(), "clock": panel.clock() })),
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_is_told_is_done() {
-        assert_eq!(ask("shutdown", json!({})), (None, vec!["shutdown".to_owned()]));
+        assert_eq!(ask("shutdown", json!({})).1, ["shutdown"]);
         let (answered, told) = ask("revoke", json!({"task_id": "a", "terminate": true, "signal": "SIGKILL"}));
         assert_eq!(answered, Some(json!({"ok": "terminate: a"})));
         assert_eq!(told, [r#"revoke [TaskId("a")] true"#]);

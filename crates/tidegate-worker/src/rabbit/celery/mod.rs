@@ -267,7 +267,13 @@ impl Shared {
         let started = run.started.take();
         drop(runs);
         if let Some(message) = started {
-            self.outbox.message(message);
+            // Over the connection that the result will go over: it must not come behind that.
+            let core = Rc::clone(&self.broker.core);
+            drop(spawn(async move {
+                if let Err(error) = core.post(message).await {
+                    log("a producer was not told that its task began", &error);
+                }
+            }));
         }
         if self.task_events.get() {
             self.emit("task-started", events::about(id.as_str()));
@@ -354,5 +360,5 @@ impl Middleware for Hooks {
 
 /// What a connection for monitors could not do; they are not worth stopping for.
 fn log(what: &str, error: &BrokerError) {
-    tracing::debug!(%error, "{what}; trying again");
+    tracing::debug!(%error, "{what}");
 }

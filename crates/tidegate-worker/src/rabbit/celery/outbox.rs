@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_amqp::{Connection, Exchange, Message};
+use tidegate_amqp::{Connection, Exchange};
 use tidegate_loop::{LoopHandle, sleep, sleep_until, timeout, timeout_at};
 use tidegate_sync::Event;
 
@@ -29,7 +29,6 @@ const GATHER: Duration = Duration::from_millis(50);
 
 pub(super) struct Outbox {
     events: RefCell<VecDeque<Value>>,
-    messages: RefCell<Vec<Message>>,
     changed: Event,
     link: Link,
     exchange: String,
@@ -42,7 +41,6 @@ impl Outbox {
     pub(super) fn new(core: &Core, options: &PresenceOptions) -> Outbox {
         Outbox {
             events: RefCell::default(),
-            messages: RefCell::default(),
             changed: Event::new(),
             link: Link::new(core.uri.clone(), format!("{} events", core.options.name), PATIENCE),
             exchange: options.event_exchange.clone(),
@@ -62,15 +60,9 @@ impl Outbox {
         self.changed.set();
     }
 
-    /// A message that goes as it is.
-    pub(super) fn message(&self, message: Message) {
-        self.messages.borrow_mut().push(message);
-        self.changed.set();
-    }
-
-    fn take(&self) -> (Vec<Value>, Vec<Message>) {
+    fn take(&self) -> Vec<Value> {
         self.changed.clear();
-        (self.events.borrow_mut().drain(..).collect(), self.messages.take())
+        self.events.borrow_mut().drain(..).collect()
     }
 
     async fn ready(&self) -> Result<(), BrokerError> {
@@ -86,8 +78,7 @@ impl Outbox {
 
     async fn flush(&self, shared: &Shared) -> Result<(), BrokerError> {
         self.ready().await?;
-        let (events, mut messages) = self.take();
-        messages.extend(shared.sender.borrow().messages(events));
+        let messages = shared.sender.borrow().messages(self.take());
         if messages.is_empty() {
             return Ok(());
         }

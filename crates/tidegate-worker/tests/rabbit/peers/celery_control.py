@@ -80,17 +80,17 @@ def outcome(result):
 
 # One that waits is revoked, one that runs is spared, then ended.
 told["revoke"] = app.control.revoke(waiting.id, destination=[node], reply=True, timeout=10)
-told["waiting"] = outcome(waiting)
 app.control.revoke(running.id, destination=[node], reply=True, timeout=10)
 told["spared"] = [task["id"] == running.id for task in inspect.active()[node]]
 told["terminate"] = app.control.revoke(running.id, terminate=True, destination=[node], reply=True, timeout=10)
 told["running"] = outcome(running)
+told["waiting"] = outcome(waiting)
 event("task-revoked", running.id)
 later = "11111111-2222-3333-4444-555555555555"
 app.control.revoke(later, destination=[node], reply=True, timeout=10)
 told["later"] = outcome(app.send_task("add", (1, 2), task_id=later))
 event("task-revoked", later)
-told["revoked"] = sorted(inspect.revoked()[node]) == sorted([waiting.id, running.id, later])
+told["revoked"] = {waiting.id, running.id, later} <= set(inspect.revoked()[node])
 
 # Events of a whole life.
 done = app.send_task("add", (3, 4))
@@ -105,5 +105,5 @@ told["retried"] = event("task-retried", flaky.id)
 
 # The end.
 print(json.dumps(told), flush=True)
-command("control", "shutdown", "-d", node)
+command("control", "shutdown", "-d", node, "--timeout", "10")
 event("worker-offline")
