@@ -32,6 +32,24 @@ pub async fn a_tag_settles_once_and_only_its_own_consumers(subject: Rc<dyn Subje
     settle(&reader, &got[1], Verdict::Ack).await;
 }
 
+/// The task is the same, its consumer too, but the delivery is another: what was said of the first one does not count for it.
+pub async fn a_tag_of_before_a_return_settles_nothing(subject: Rc<dyn Subject>) {
+    let broker = subject.connect().await;
+    broker.publish(tasks(&["again"])).await.unwrap();
+    let reader = consumer(&broker, 1).await;
+    let first = delivery(&reader).await;
+    settle(&reader, &first, Verdict::Return).await;
+    let second = delivery(&reader).await;
+    assert_ne!(first.tag, second.tag);
+    let late = [Verdict::Return, Verdict::Ack, Verdict::Retry { at: broker.now() }];
+    let late = late.map(|with| verdict(&first, with)).to_vec();
+    assert_eq!(reader.settle(late).await.unwrap(), [Settled::Lost; 3]);
+    assert_eq!(stats(&broker).await.running, 1);
+    settle(&reader, &second, Verdict::Ack).await;
+    let now = stats(&broker).await;
+    assert_eq!((now.ready, now.running), (0, 0));
+}
+
 /// A return is nobody's fault.
 pub async fn returned_tasks_keep_their_place_and_their_counts(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;

@@ -62,6 +62,7 @@ macro_rules! broker_conformance {
             a_receiver_that_waits_is_woken_by_a_publish
             settled_tasks_are_gone_for_good
             a_tag_settles_once_and_only_its_own_consumers
+            a_tag_of_before_a_return_settles_nothing
             returned_tasks_keep_their_place_and_their_counts
             a_retry_comes_at_its_time_and_is_counted
             stopping_gives_back_what_was_not_seen_and_settling_goes_on

@@ -1,10 +1,12 @@
 //! Tasks go out, and what waits for a time comes due.
 
+use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::broker::{Delivery, Incoming, Tag, TaskResult, TaskState};
-use crate::task::TaskId;
+use crate::task::{Envelope, TaskId};
 
+use super::reader::Reader;
 use super::rows;
 
 /// A claim is cut off behind this many bytes of bodies: a thousand large ones would not fit into memory.
@@ -16,6 +18,7 @@ const DUE_MAX: i64 = 2_000;
 /// What a consumer must know of a delivery to settle it without reading it again.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
+    pub(super) seq: i64,
     pub(super) id: TaskId,
     pub(super) queue: i64,
     pub(super) rank: u8,
@@ -27,22 +30,23 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Claimed {
     pub(super) incoming: Vec<Incoming>,
-    pub(super) held: Vec<(i64, Held)>,
+    /// By the numbers of their deliveries.
+    pub(super) held: Vec<(u64, Held)>,
     /// Results were stored: of expired and of revoked tasks.
     pub(super) ended: bool,
 }
 
-/// Up to `room` tasks of these queues for one consumer, in equal parts, beginning with another queue each `turn`.
+/// Up to `room` tasks for one consumer, in equal parts from its queues, beginning with another queue each turn.
 pub(super) fn claim(
     connection: &Connection,
-    owner: i64,
-    queues: &[i64],
-    turn: usize,
+    reader: &Reader,
     room: usize,
     now: i64,
     result_ttl_ms: i64,
 ) -> rusqlite::Result<Claimed> {
     let mut claimed = Claimed::default();
+    let Reader { owner, queues, turn, next_delivery, .. } = reader;
+    let (owner, mut number) = (*owner, *next_delivery);
     let mut open: Vec<i64> = (0..queues.len()).map(|at| queues[(at + turn) % queues.len()]).collect();
     let mut left = room;
     let any_revoked = exists(connection, "SELECT EXISTS (SELECT 1 FROM revoked)")?;
@@ -57,18 +61,21 @@ pub(super) fn claim(
             }
             let taken = take(connection, owner, queue, want, &mut bytes)?;
             let full = taken.len() == want;
-            for (seq, held, delivery) in taken {
+            for (held, envelope, published) in taken {
                 if any_revoked && is_revoked(connection, &held.id)? {
-                    end(connection, owner, seq, &held, TaskState::Revoked, now, result_ttl_ms)?;
+                    end(connection, owner, &held, TaskState::Revoked, now, result_ttl_ms)?;
                     claimed.ended = true;
-                } else if delivery.envelope.expires.is_some_and(|at| at.as_millisecond() <= now) {
-                    end(connection, owner, seq, &held, TaskState::Expired, now, result_ttl_ms)?;
+                } else if envelope.expires.is_some_and(|at| at.as_millisecond() <= now) {
+                    end(connection, owner, &held, TaskState::Expired, now, result_ttl_ms)?;
                     claimed.ended = true;
                     claimed.incoming.push(Incoming::Expired(held.id));
                 } else {
                     left -= 1;
-                    claimed.held.push((seq, held));
+                    let Held { retries, crashes, .. } = held;
+                    let delivery = Delivery { tag: tag(owner, number), envelope, retries, crashes, published };
+                    claimed.held.push((number, held));
                     claimed.incoming.push(Incoming::Delivery(delivery));
+                    number += 1;
                 }
             }
             if full {
@@ -87,7 +94,7 @@ fn take(
     queue: i64,
     want: usize,
     bytes: &mut usize,
-) -> rusqlite::Result<Vec<(i64, Held, Delivery)>> {
+) -> rusqlite::Result<Vec<(Held, Envelope, Timestamp)>> {
     let mut select = connection.prepare_cached(&format!(
         "SELECT r.seq, r.rank, r.retries, r.crashes, t.published, {} \
          FROM ready r CROSS JOIN task t ON t.seq = r.seq CROSS JOIN queue q ON q.id = t.queue \
@@ -101,6 +108,7 @@ fn take(
         let (seq, rank): (i64, u8) = (row.get(0)?, row.get(1)?);
         let envelope = rows::envelope(row, 5)?;
         let held = Held {
+            seq,
             id: envelope.id.clone(),
             queue,
             rank,
@@ -109,14 +117,7 @@ fn take(
             ukey: envelope.unique.as_ref().map(|unique| unique.key.clone()),
         };
         *bytes += envelope.body.len();
-        let delivery = Delivery {
-            tag: tag(owner, seq),
-            envelope,
-            retries: held.retries,
-            crashes: held.crashes,
-            published: rows::time(row.get(4)?),
-        };
-        taken.push((seq, held, delivery));
+        taken.push((held, envelope, rows::time(row.get(4)?)));
         last = Some((rank, seq));
         if *bytes >= CLAIM_BYTES_MAX {
             break;
@@ -136,22 +137,24 @@ fn take(
     Ok(taken)
 }
 
-pub(super) fn tag(owner: i64, seq: i64) -> Tag {
-    Tag { epoch: owner as u32, number: seq as u64 }
+/// Deliveries are numbered, not tasks: one that comes back to the same consumer has another number, so that what was said of it
+/// before, and arrives late or twice, settles nothing.
+pub(super) fn tag(owner: i64, number: u64) -> Tag {
+    Tag { epoch: owner as u32, number }
 }
 
 /// A claimed task that must not run leaves at once.
 fn end(
     connection: &Connection,
     owner: i64,
-    seq: i64,
     held: &Held,
     state: TaskState,
     now: i64,
     result_ttl_ms: i64,
 ) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM running WHERE consumer = ?1 AND seq = ?2")?.execute(params![owner, seq])?;
-    drop_task(connection, seq, &held.id, held.ukey.as_deref())?;
+    let mut delete = connection.prepare_cached("DELETE FROM running WHERE consumer = ?1 AND seq = ?2")?;
+    delete.execute(params![owner, held.seq])?;
+    drop_task(connection, held.seq, &held.id, held.ukey.as_deref())?;
     store_end(connection, &held.id, state, now, result_ttl_ms)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::broker::{Incoming, Subscription};
 
-use super::claim::{self, Held};
+use super::claim::{self, Claimed, Held};
 use super::op::Feed;
 
 pub(super) struct Reader {
@@ -15,8 +15,10 @@ pub(super) struct Reader {
     pub(super) what: Subscription,
     pub(super) queues: Vec<i64>,
     pub(super) feed: Arc<Feed>,
-    /// Claimed and not yet settled, by `seq`.
-    pub(super) held: HashMap<i64, Held>,
+    /// Claimed and not yet settled, by the number of the delivery.
+    pub(super) held: HashMap<u64, Held>,
+    /// Numbers below were given out; none is ever given out twice.
+    pub(super) next_delivery: u64,
     pub(super) stopped: bool,
     pub(super) renew_at: Instant,
     /// Which of its queues begins the next claim.
@@ -30,11 +32,19 @@ impl Reader {
 
     /// Its lease is gone: what it had is somebody else's, and it goes on under another id.
     pub(super) fn lost(&mut self, owner: i64) {
-        let mut lost: Vec<i64> = self.held.drain().map(|(seq, _)| seq).collect();
+        let mut lost: Vec<u64> = self.held.drain().map(|(number, _)| number).collect();
         lost.sort_unstable();
         tracing::warn!(consumer = %self.what.consumer, tasks = lost.len(), "lost the lease; others will run these tasks again");
         let old = std::mem::replace(&mut self.owner, owner);
-        self.tell(lost.into_iter().map(|seq| Incoming::Lost(claim::tag(old, seq))).collect());
+        self.tell(lost.into_iter().map(|number| Incoming::Lost(claim::tag(old, number))).collect());
+    }
+
+    /// What was claimed for it is committed: it has it from now on.
+    pub(super) fn claimed(&mut self, claimed: Claimed) {
+        self.turn = self.turn.wrapping_add(1) % self.queues.len().max(1);
+        self.next_delivery += claimed.held.len() as u64;
+        self.held.extend(claimed.held);
+        self.tell(claimed.incoming);
     }
 
     pub(super) fn tell(&self, incoming: Vec<Incoming>) {

@@ -17,7 +17,7 @@ pub(super) fn settle(
     now: i64,
     result_ttl_ms: i64,
 ) -> rusqlite::Result<Settled> {
-    let seq = settlement.tag.number as i64;
+    let seq = held.seq;
     let mut delete = connection.prepare_cached("DELETE FROM running WHERE consumer = ?1 AND seq = ?2")?;
     if delete.execute([owner, seq])? == 0 {
         return Ok(Settled::Lost);

@@ -75,15 +75,23 @@ pub(super) fn run(
     Ok((outcome, answers))
 }
 
+/// Renews the leases that are due, and finds those that are gone. That is asked in the transaction, of every reader: another
+/// process may have let a lease run out since the last look, and what is claimed for a consumer that is no more belongs to nobody.
 fn renew(engine: &Engine, now: Now, answers: &mut Answers) -> rusqlite::Result<()> {
     let lease_ms = span_ms(engine.options.lease);
     let connection = &engine.file.connection;
-    for (&key, reader) in engine.readers.iter().filter(|(_, reader)| reader.renew_at <= now.mono) {
-        if consumers::renew(connection, reader.owner, lease_ms, now.ms())? {
-            answers.renewed.push(key);
+    for (&key, reader) in &engine.readers {
+        let due = reader.renew_at <= now.mono;
+        let lives = if due {
+            consumers::renew(connection, reader.owner, lease_ms, now.ms())?
         } else {
+            consumers::is_there(connection, reader.owner)?
+        };
+        if !lives {
             let owner = consumers::register(connection, &reader.what.consumer, &reader.queues, lease_ms, now.ms())?;
             answers.lost.push((key, owner));
+        } else if due {
+            answers.renewed.push(key);
         }
     }
     Ok(())
@@ -143,7 +151,7 @@ fn settle_all(
     let mut settled = Vec::with_capacity(batch.len());
     for settlement in batch {
         let ours = !lost && settlement.tag.epoch == reader.owner as u32;
-        let held = reader.held.get(&(settlement.tag.number as i64)).filter(|_| ours);
+        let held = reader.held.get(&settlement.tag.number).filter(|_| ours);
         let Some(held) = held else {
             settled.push(Settled::Lost);
             continue;
@@ -200,7 +208,7 @@ fn claim_all(
             continue;
         }
         let ttl = span_ms(engine.options.result_ttl);
-        let claimed = claim::claim(connection, reader.owner, &reader.queues, reader.turn, room, now.ms(), ttl)?;
+        let claimed = claim::claim(connection, reader, room, now.ms(), ttl)?;
         outcome.results |= claimed.ended;
         outcome.ring |= claimed.ended;
         answers.claimed.push((key, claimed));
@@ -260,9 +268,7 @@ pub(super) fn answer(engine: &mut Engine, writes: Vec<Write>, answers: Answers, 
     }
     for (key, claimed) in answers.claimed {
         if let Some(reader) = engine.readers.get_mut(&key) {
-            reader.turn = reader.turn.wrapping_add(1) % reader.queues.len().max(1);
-            reader.held.extend(claimed.held);
-            reader.tell(claimed.incoming);
+            reader.claimed(claimed);
         }
     }
     // After the claims: a task that was revoked while it was handed out must end too.
@@ -280,8 +286,17 @@ fn subscribed(
     now: Now,
 ) -> ReaderKey {
     let key = engine.new_reader_key();
-    let mut reader =
-        Reader { owner, what, queues, feed, held: HashMap::new(), stopped: false, renew_at: now.mono, turn: 0 };
+    let mut reader = Reader {
+        owner,
+        what,
+        queues,
+        feed,
+        held: HashMap::new(),
+        next_delivery: 0,
+        stopped: false,
+        renew_at: now.mono,
+        turn: 0,
+    };
     reader.renewed(now.mono, engine.options.lease);
     engine.readers.insert(key, reader);
     key
@@ -291,7 +306,54 @@ fn subscribed(
 fn forget_settled(reader: &mut Reader, batch: &[Settlement], settled: &[Settled]) {
     for (settlement, settled) in batch.iter().zip(settled) {
         if *settled == Settled::Done && settlement.tag.epoch == reader.owner as u32 {
-            reader.held.remove(&(settlement.tag.number as i64));
+            reader.held.remove(&settlement.tag.number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::broker::Incoming;
+    use crate::sqlite::Options;
+    use crate::sqlite::oneshot::oneshot;
+    use crate::sqlite::op::{Feed, Op};
+    use crate::task::Envelope;
+
+    fn publish_one() -> Write {
+        Write::Publish { batch: vec![Envelope::new("q", b"body".to_vec())], answer: oneshot().0 }
+    }
+
+    /// Between the look around and the lock another process may have the last word.
+    #[test]
+    fn nothing_is_claimed_for_a_consumer_that_was_expelled_before_the_lock_was_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = Options::new(directory.path().join("queue.db"));
+        options.ballast_bytes = 0;
+        let mut engine = Engine::open(options, Arc::new(Mutex::new(None))).unwrap();
+        let now = Now { wall: Timestamp::from_second(1_000_000_000).unwrap(), mono: std::time::Instant::now() };
+        let feed = Arc::new(Feed::unbounded());
+        let what = Subscription { queues: vec!["q".into()], prefetch: 10, consumer: "test".into() };
+        let subscribe = Write::Subscribe { what, feed: Arc::clone(&feed), answer: oneshot().0 };
+        engine.turn(vec![Op::Write(subscribe)], now);
+        engine.turn(vec![Op::Write(publish_one())], now);
+        let first = feed.try_recv().unwrap();
+        assert!(matches!(&first[..], [Incoming::Delivery(_)]), "{first:?}");
+
+        consumers::remove(&engine.file.connection, 1, true).unwrap();
+        let writes = vec![publish_one()];
+        let (_, answers) = run(&mut engine, &writes, now, None).unwrap();
+        answer(&mut engine, writes, answers, now);
+        let lost = feed.try_recv().unwrap();
+        assert!(matches!(&lost[..], [Incoming::Lost(_)]), "{lost:?}");
+        assert_eq!(admin::check(&engine.file.connection).unwrap(), Vec::<String>::new());
+        engine.turn(vec![Op::Write(publish_one())], now);
+        let again = feed.try_recv().unwrap();
+        assert_eq!(again.len(), 3, "{again:?}");
+        assert_eq!(admin::check(&engine.file.connection).unwrap(), Vec::<String>::new());
     }
 }
