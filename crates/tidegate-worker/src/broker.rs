@@ -169,7 +169,7 @@ pub struct Delivery {
     pub envelope: Envelope,
     /// How often it came back by [`Verdict::Retry`].
     pub retries: u32,
-    /// How often a worker died (or lost its lease) with it.
+    /// How often what ran it died: it came back by [`Verdict::Crash`], or its worker died (or lost its lease) with it.
     pub crashes: u32,
     /// When it was published; for the time it spent waiting.
     pub published: Timestamp,
@@ -195,7 +195,7 @@ pub struct Settlement {
     pub result: Option<TaskResult>,
 }
 
-/// The four ways a delivery ends.
+/// The ways a delivery ends.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -203,6 +203,11 @@ pub enum Verdict {
     Ack,
     /// Again at this instant, counted as a retry.
     Retry {
+        /// Not before.
+        at: Timestamp,
+    },
+    /// Again at this instant, counted as a crash: what ran it died.
+    Crash {
         /// Not before.
         at: Timestamp,
     },

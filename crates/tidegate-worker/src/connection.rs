@@ -162,13 +162,14 @@ impl Connection {
             } else {
                 counters.settled(&info.name, ending.kind);
                 match &ending.verdict {
-                    Verdict::Ack => {}
+                    // A crash is counted by its outcome.
+                    Verdict::Ack | Verdict::Crash { .. } => {}
                     Verdict::Return => add(&counters.returned, 1),
                     Verdict::Dead { reason, .. } => {
                         add(&counters.dead, 1);
                         tracing::error!(task.id = %info.id, task.name = %info.name, reason, "given up");
                     }
-                    _ => add(&counters.retried, 1),
+                    Verdict::Retry { .. } => add(&counters.retried, 1),
                 }
             }
             for middleware in self.shared.middleware.iter().rev() {

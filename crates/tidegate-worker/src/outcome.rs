@@ -46,7 +46,7 @@ pub enum Outcome {
     },
     /// Its time to start was over before it could; it was not run.
     Expired,
-    /// Too many workers died with it before; it was not run.
+    /// What ran it died too often before; it was not run.
     Poisoned {
         /// How many.
         crashes: u32,
@@ -75,7 +75,7 @@ pub enum OutcomeKind {
     Rejected,
     /// It came too late.
     Expired,
-    /// It had killed too many workers.
+    /// What ran it had died too often.
     Poisoned,
 }
 
@@ -153,15 +153,15 @@ pub struct Decision {
     pub result: Option<TaskResult>,
 }
 
-/// The table. Some are left: fewer retries than the policy allows; for a crash, fewer tries of any kind, this one included,
-/// than it allows crashes, because what kills its runner gets no second row of tries.
+/// The table. Some are left: fewer retries than the policy allows; for a crash, fewer crashes, this one included, than it
+/// allows. The two are counted apart: a crash costs no retry, and a retry forgives no crash.
 ///
 /// | outcome | verdict, with some left | verdict, with none left | result |
 /// |---|---|---|---|
 /// | success | ack | ack | succeeded |
 /// | failure, time-out | retry after the back-off | dead | retrying, failed |
 /// | retry | retry when it asked to | dead | retrying, failed |
-/// | crash | retry after the back-off | dead | retrying, failed |
+/// | crash | again after the back-off, counted as a crash | dead | retrying, failed |
 /// | cancelled | return | return | none |
 /// | revoked | ack | ack | revoked |
 /// | expired | ack | ack | expired |
@@ -187,10 +187,9 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
     };
     let ack = |state, value| Decision { verdict: Verdict::Ack, result: result(state, value, None) };
     let back_off = |count| moment::after(given.now, policy.backoff.delay(count, given.chance));
-    let again = |at, error| {
-        let result = result(TaskState::Retrying, Value::Null, Some(error));
-        Decision { verdict: Verdict::Retry { at }, result }
-    };
+    let comes_back =
+        |verdict, error| Decision { verdict, result: result(TaskState::Retrying, Value::Null, Some(error)) };
+    let again = |at, error| comes_back(Verdict::Retry { at }, error);
     let dead = |reason: String, error: TaskError| Decision {
         verdict: Verdict::Dead { reason, traceback: error.traceback.clone() },
         result: result(TaskState::Failed, Value::Null, Some(error)),
@@ -216,16 +215,17 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
             if retries_left { again(back_off(given.retries), error) } else { dead(spent(&error), error) }
         }
         Outcome::Crashed { message } => {
-            let tries = given.crashes.saturating_add(given.retries).saturating_add(1);
+            let (crashes, max) = (given.crashes.saturating_add(1), policy.crashes_max.max(1));
             let error = plain("Crash", message);
-            if tries < policy.crashes_max {
-                again(back_off(given.retries), error)
+            if crashes < max {
+                comes_back(Verdict::Crash { at: back_off(given.crashes) }, error)
             } else {
-                dead(format!("{}; try {tries}, and {} may end so", error.message, policy.crashes_max.max(1)), error)
+                dead(format!("{}; crashed {crashes} times", error.message), error)
             }
         }
         Outcome::Poisoned { crashes } => {
-            let error = plain("Crash", format!("{crashes} workers died with it, {} may", policy.crashes_max));
+            let limit = policy.crashes_max.max(1);
+            let error = plain("Crash", format!("what ran it died {crashes} times, the limit is {limit}"));
             dead(error.message.clone(), error)
         }
         Outcome::Rejected { reason } => dead(reason.clone(), plain("Rejected", reason)),

@@ -18,8 +18,7 @@ pub struct Policy {
     pub retries_max: u32,
     /// When.
     pub backoff: Backoff,
-    /// With how many workers dead, or with how many tries when it kills what runs it, a task is given up as poison. At least
-    /// one.
+    /// With how many crashes a task is given up as poison: its child or its worker died with it. At least one.
     pub crashes_max: u32,
     /// After this long the handler is told, unless the task says otherwise.
     pub soft_limit: Option<Duration>,

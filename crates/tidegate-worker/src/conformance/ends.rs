@@ -97,6 +97,26 @@ pub async fn a_retry_comes_at_its_time_and_is_counted(subject: Rc<dyn Subject>) 
     assert_eq!(delivery(&reader).await.retries, 4);
 }
 
+/// Beside the retries, at its time.
+pub async fn a_crash_comes_at_its_time_and_is_counted_apart(subject: Rc<dyn Subject>) {
+    let broker = subject.connect().await;
+    broker.publish(tasks(&["again"])).await.unwrap();
+    let reader = consumer(&broker, 10).await;
+    let got = delivery(&reader).await;
+    let at = after(&broker, subject.unit());
+    settle(&reader, &got, Verdict::Crash { at }).await;
+    let got = delivery(&reader).await;
+    assert!(broker.now() >= at, "came {:?} early", at.duration_since(broker.now()));
+    assert_eq!((got.retries, got.crashes), (0, 1));
+    settle(&reader, &got, Verdict::Retry { at: broker.now() }).await;
+    let got = delivery(&reader).await;
+    assert_eq!((got.retries, got.crashes), (1, 1));
+    settle(&reader, &got, Verdict::Crash { at: broker.now() }).await;
+    let got = delivery(&reader).await;
+    assert_eq!((got.retries, got.crashes), (1, 2));
+    settle(&reader, &got, Verdict::Ack).await;
+}
+
 /// A worker that stops takes no more, and what it has it may finish.
 pub async fn stopping_gives_back_what_was_not_seen_and_settling_goes_on(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;

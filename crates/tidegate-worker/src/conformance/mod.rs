@@ -65,6 +65,7 @@ macro_rules! broker_conformance {
             a_tag_of_before_a_return_settles_nothing
             returned_tasks_keep_their_place_and_their_counts
             a_retry_comes_at_its_time_and_is_counted
+            a_crash_comes_at_its_time_and_is_counted_apart
             stopping_gives_back_what_was_not_seen_and_settling_goes_on
             closing_returns_what_was_not_settled_uncounted
             a_closed_broker_says_so

@@ -111,12 +111,7 @@ impl Store {
         let eta = envelope.eta;
         self.ready.entry(envelope.queue.clone()).or_default();
         self.tasks.insert(seq, Stored { envelope, published: now, retries: 0, crashes: 0 });
-        match eta.filter(|&eta| eta > now) {
-            Some(eta) => {
-                self.delayed.insert((eta, seq));
-            }
-            None => self.make_ready(seq),
-        }
+        self.make_ready_at(seq, eta.unwrap_or(now), now);
         Published::Stored
     }
 
@@ -124,6 +119,14 @@ impl Store {
         let envelope = &self.tasks[&seq].envelope;
         let rank = PRIORITY_MAX - envelope.priority;
         self.ready.entry(envelope.queue.clone()).or_default().insert((rank, seq));
+    }
+
+    fn make_ready_at(&mut self, seq: Seq, at: Timestamp, now: Timestamp) {
+        if at > now {
+            self.delayed.insert((at, seq));
+        } else {
+            self.make_ready(seq);
+        }
     }
 
     pub(super) fn register(&mut self, subscription: Subscription) -> ConsumerId {
@@ -259,7 +262,7 @@ impl Store {
             return Settled::Lost;
         };
         let task = self.tasks[&seq].envelope.id.clone();
-        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
+        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Crash { .. } | Verdict::Return);
         if comes_back && self.revoked.contains_key(&task) {
             self.drop_task(seq);
             self.store_end(task, TaskState::Revoked, now);
@@ -270,11 +273,11 @@ impl Store {
             Verdict::Return => self.make_ready(seq),
             Verdict::Retry { at } => {
                 self.tasks.get_mut(&seq).expect("checked above").retries += 1;
-                if at > now {
-                    self.delayed.insert((at, seq));
-                } else {
-                    self.make_ready(seq);
-                }
+                self.make_ready_at(seq, at, now);
+            }
+            Verdict::Crash { at } => {
+                self.tasks.get_mut(&seq).expect("checked above").crashes += 1;
+                self.make_ready_at(seq, at, now);
             }
             Verdict::Dead { reason, traceback } => {
                 self.release_unique(seq);

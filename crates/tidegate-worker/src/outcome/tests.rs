@@ -49,7 +49,7 @@ fn every_outcome_with_every_count_keeps_its_promise() {
                 let state = result.as_ref().map(|result| result.state);
                 let place = format!("{outcome:?} after {retries} retries, {crashes} crashes: {verdict:?}, {state:?}");
                 let left = match outcome.kind() {
-                    OutcomeKind::Crashed => retries + crashes + 1 < 2,
+                    OutcomeKind::Crashed => crashes + 1 < 2,
                     _ => retries < 2,
                 };
                 let (fits, expected) = match outcome.kind() {
@@ -59,6 +59,9 @@ fn every_outcome_with_every_count_keeps_its_promise() {
                     OutcomeKind::Cancelled => (verdict == Verdict::Return, None),
                     OutcomeKind::Rejected | OutcomeKind::Poisoned => {
                         (matches!(verdict, Verdict::Dead { .. }), Some(TaskState::Failed))
+                    }
+                    OutcomeKind::Crashed if left => {
+                        (matches!(verdict, Verdict::Crash { .. }), Some(TaskState::Retrying))
                     }
                     _ if left => (matches!(verdict, Verdict::Retry { .. }), Some(TaskState::Retrying)),
                     _ => (matches!(verdict, Verdict::Dead { .. }), Some(TaskState::Failed)),
@@ -81,12 +84,24 @@ fn a_handler_that_says_when_is_taken_at_its_word() {
 }
 
 #[test]
+fn a_crash_costs_no_retry_and_backs_off_by_its_own_count() {
+    let policy = policy(0, 3, TTL);
+    let crashed = |crashes| {
+        let given = Circumstances { policy: &policy, retries: 7, crashes, now: NOW, chance: 1.0 };
+        decide(&TaskId::from("t"), Outcome::Crashed { message: "killed".into() }, given).verdict
+    };
+    assert_eq!(crashed(0), Verdict::Crash { at: seconds(2) });
+    assert_eq!(crashed(1), Verdict::Crash { at: seconds(4) });
+    assert!(matches!(crashed(2), Verdict::Dead { .. }));
+}
+
+#[test]
 fn a_dead_letter_says_why_where_and_how_often() {
     let Verdict::Dead { reason, traceback } = decided(Outcome::Failure(error()), 2, 0).verdict else { panic!() };
     assert_eq!((reason.as_str(), traceback.as_deref()), ("ValueError: no; tried 3 times", Some("line 1")));
     let crashed = Outcome::Crashed { message: "killed by SIGKILL".into() };
     let Verdict::Dead { reason, .. } = decided(crashed, 0, 1).verdict else { panic!() };
-    assert_eq!(reason, "killed by SIGKILL; try 2, and 2 may end so");
+    assert_eq!(reason, "killed by SIGKILL; crashed 2 times");
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Shared {
 
     /// What must be written before the broker may forget a delivery.
     fn follow(&self, held: &Held, settlement: &Settlement) -> (Option<(Stored, Place)>, Option<TaskResult>) {
-        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
+        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Crash { .. } | Verdict::Return);
         if comes_back && self.is_revoked(&held.stored.envelope.id) {
             return (None, Some(self.core.end(&held.stored.envelope.id, TaskState::Revoked)));
         }
@@ -200,6 +200,12 @@ impl Shared {
                 stored.envelope.eta = Some(*at);
                 let error = settlement.result.as_ref().and_then(|result| result.error.as_ref());
                 follow::retried(self.core.kind(&held.stored.envelope.queue), &mut stored, *at, error);
+                Some((stored, Place::Queue))
+            }
+            Verdict::Crash { at } => {
+                let mut stored = held.stored.clone();
+                stored.crashes += 1;
+                stored.envelope.eta = Some(*at);
                 Some((stored, Place::Queue))
             }
             Verdict::Dead { reason, traceback } => {

@@ -1,5 +1,6 @@
 //! Deliveries end.
 
+use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
 use crate::broker::{Settled, Settlement, TaskState, Verdict};
@@ -22,7 +23,7 @@ pub(super) fn settle(
     if delete.execute([owner, seq])? == 0 {
         return Ok(Settled::Lost);
     }
-    let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Return);
+    let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Crash { .. } | Verdict::Return);
     if comes_back && claim::is_revoked(connection, &held.id)? {
         claim::drop_task(connection, seq, &held.id, held.ukey.as_deref())?;
         claim::store_end(connection, &held.id, TaskState::Revoked, now, result_ttl_ms)?;
@@ -30,17 +31,9 @@ pub(super) fn settle(
     }
     match &settlement.verdict {
         Verdict::Ack => claim::drop_task(connection, seq, &held.id, held.ukey.as_deref())?,
-        Verdict::Return => make_ready(connection, seq, held, held.retries)?,
-        Verdict::Retry { at } => {
-            let at = rows::ms_up(*at);
-            if at > now {
-                connection
-                    .prepare_cached("INSERT INTO delayed (at, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4)")?
-                    .execute(params![at, seq, held.retries + 1, held.crashes])?;
-            } else {
-                make_ready(connection, seq, held, held.retries + 1)?;
-            }
-        }
+        Verdict::Return => make_ready(connection, held, held.retries, held.crashes)?,
+        Verdict::Retry { at } => come_back(connection, held, *at, now, held.retries + 1, held.crashes)?,
+        Verdict::Crash { at } => come_back(connection, held, *at, now, held.retries, held.crashes + 1)?,
         Verdict::Dead { reason, traceback } => {
             claim::release_key(connection, &held.id, held.ukey.as_deref())?;
             connection
@@ -54,9 +47,27 @@ pub(super) fn settle(
     Ok(Settled::Done)
 }
 
-fn make_ready(connection: &Connection, seq: i64, held: &Held, retries: u32) -> rusqlite::Result<()> {
+fn come_back(
+    connection: &Connection,
+    held: &Held,
+    at: Timestamp,
+    now: i64,
+    retries: u32,
+    crashes: u32,
+) -> rusqlite::Result<()> {
+    let at = rows::ms_up(at);
+    if at <= now {
+        return make_ready(connection, held, retries, crashes);
+    }
+    connection
+        .prepare_cached("INSERT INTO delayed (at, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![at, held.seq, retries, crashes])
+        .map(drop)
+}
+
+fn make_ready(connection: &Connection, held: &Held, retries: u32, crashes: u32) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT INTO ready (queue, rank, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![held.queue, held.rank, seq, retries, held.crashes])
+        .execute(params![held.queue, held.rank, held.seq, retries, crashes])
         .map(drop)
 }

@@ -51,9 +51,11 @@ async fn work(broker: Rc<dyn Broker>, record: Rc<Record>, seed: u64) {
             let Incoming::Delivery(delivery) = incoming else { continue };
             let id = delivery.envelope.id.clone();
             *record.runs.borrow_mut().entry(id.clone()).or_default() += 1;
-            let verdict = match rng.u8(0..4) {
+            let soon = broker.now().checked_add(Duration::from_millis(rng.u64(0..500))).unwrap();
+            let verdict = match rng.u8(0..6) {
                 0 => Verdict::Return,
-                1 => Verdict::Retry { at: broker.now().checked_add(Duration::from_millis(rng.u64(0..500))).unwrap() },
+                1 => Verdict::Retry { at: soon },
+                2 => Verdict::Crash { at: soon },
                 _ => Verdict::Ack,
             };
             acks.push((verdict == Verdict::Ack).then_some(id));
@@ -137,10 +139,17 @@ async fn rough_ride(seed: u64, connect: impl AsyncFn() -> Rc<dyn Broker>, lose: 
     assert_eq!(runs.keys().cloned().collect::<BTreeSet<_>>(), ids, "every task ran");
 }
 
+/// Which seeds: those that `TIDEGATE_SEEDS=FROM..TO` names, many in a soak, some otherwise.
+fn seeds(soak: u64, some: u64) -> std::ops::Range<u64> {
+    if let Some((from, to)) = std::env::var("TIDEGATE_SEEDS").ok().as_deref().and_then(|range| range.split_once("..")) {
+        return from.parse().expect("a seed")..to.parse().expect("a seed");
+    }
+    0..if std::env::var_os("TIDEGATE_SOAK").is_some() { soak } else { some }
+}
+
 #[test]
 fn in_memory_no_fault_loses_a_task() {
-    let seeds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 20_000 } else { 1_000 };
-    explore(0..seeds, |seed| async move {
+    explore(seeds(10_000, 1_000), |seed| async move {
         let broker = Rc::new(MemoryBroker::new());
         let (connecting, losing) = (Rc::clone(&broker), Rc::clone(&broker));
         let connect = async || Rc::new(connecting.connect()) as Rc<dyn Broker>;
@@ -150,8 +159,7 @@ fn in_memory_no_fault_loses_a_task() {
 
 #[test]
 fn in_a_file_no_fault_loses_a_task() {
-    let seeds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 2_000 } else { 40 };
-    explore(0..seeds, |seed| async move {
+    explore(seeds(10_000, 40), |seed| async move {
         let directory = tempfile::tempdir().unwrap();
         let mut options = sqlite::Options::new(directory.path().join("queue.db"));
         options.sync_publishes = false;

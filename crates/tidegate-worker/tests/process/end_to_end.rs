@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use tidegate_loop::process::Command;
 use tidegate_loop::spawn;
-use tidegate_worker::{Backoff, Master, Policies, Policy, Settings, SqliteBroker, Stop};
+use tidegate_worker::codec::native;
+use tidegate_worker::{
+    Backoff, Broker as _, Envelope, Master, OutcomeKind, Policies, Policy, Settings, SqliteBroker, Stop,
+};
 
 use crate::support::*;
 
@@ -60,6 +63,34 @@ except TaskFailed as error:
         assert_eq!((report.lost, report.unsettled), (0, 0));
         let broker = SqliteBroker::open(&path).await.unwrap();
         assert_eq!(broker.check().await.unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_child_that_dies_is_a_crash_of_its_task_and_no_retry() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("queue.db");
+    on_loop(async move {
+        let broker = Rc::new(SqliteBroker::open(&path).await.unwrap());
+        let mut settings = Settings::new(["default"]);
+        let backoff = Backoff { min: Duration::from_millis(1), max: Duration::from_millis(10) };
+        settings.policies = Policies::new(Policy { retries_max: 0, crashes_max: 3, backoff, ..Policy::default() });
+        let mode = Rc::new(tidegate_worker::ProcessMode::new(python(1)));
+        let master = Master::new(broker, mode.clone(), settings);
+        let handle = master.handle();
+        let worker = spawn(master.run());
+        let client = SqliteBroker::open(&path).await.unwrap();
+        let killer = task("die", serde_json::json!(["SIGKILL"]));
+        client.publish(vec![Envelope::of(&killer, "default", native::encode(&killer))]).await.unwrap();
+        let result = client.wait_result(&killer.id).await.unwrap();
+        assert_eq!(result.error.unwrap().kind, "Crash");
+        let letter = client.dead(None, 10).await.unwrap().pop().unwrap();
+        assert_eq!(letter.retries, 0);
+        assert!(letter.reason.ends_with("; crashed 3 times"), "{}", letter.reason);
+        assert_eq!(mode.stats().died, 3);
+        handle.stop(Stop::Warm);
+        let report = worker.await.unwrap().unwrap();
+        assert_eq!(report.settled, [(OutcomeKind::Crashed, 3)]);
     });
 }
 
