@@ -182,6 +182,14 @@ async fn ride(seed: u64) {
     assert_eq!(dead.len(), fates.values().filter(|fate| matches!(**fate, "fails" | "panics")).count());
 }
 
+/// Which seeds: those that `TIDEGATE_SEEDS=FROM..TO` names, many in a soak, some otherwise.
+fn seeds(soak: u64, some: u64) -> std::ops::Range<u64> {
+    if let Some((from, to)) = std::env::var("TIDEGATE_SEEDS").ok().as_deref().and_then(|range| range.split_once("..")) {
+        return from.parse().expect("a seed")..to.parse().expect("a seed");
+    }
+    0..if std::env::var_os("TIDEGATE_SOAK").is_some() { soak } else { some }
+}
+
 #[test]
 fn none_is_lost_and_every_stop_ends_whatever_goes_wrong() {
     std::panic::set_hook(Box::new({
@@ -193,6 +201,5 @@ fn none_is_lost_and_every_stop_ends_whatever_goes_wrong() {
             }
         }
     }));
-    let seeds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 10_000 } else { 150 };
-    explore(0..seeds, ride);
+    explore(seeds(10_000, 150), ride);
 }
