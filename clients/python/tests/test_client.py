@@ -97,6 +97,13 @@ class Enqueue(OnFile):
             self.client.enqueue_many([{"task": "a"}, {"task": "a", "priority": 10}])
         self.assertEqual(len(self.rows("SELECT * FROM ready")), 1000)
 
+    def test_the_longest_body_is_a_setting(self) -> None:
+        client = Client(self.path, max_body=1000)
+        self.addCleanup(client.close)
+        client.enqueue("a", "x" * 900)
+        with self.assertRaisesRegex(ValueError, "above the limit of 1000.*raise max_body"):
+            client.enqueue("a", "x" * 1000)
+
     def test_what_makes_no_sense_is_refused(self) -> None:
         for wrong in (
             {"priority": 10},

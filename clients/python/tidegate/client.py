@@ -29,11 +29,13 @@ class Client:
     """Puts tasks into a queue and reads their results.
 
     ``broker_url`` is ``sqlite:PATH``, or a path; by default what ``TIDEGATE_BROKER`` says, or the file that the
-    ``tidegate`` command uses by itself. May be used by several threads, and after a fork.
+    ``tidegate`` command uses by itself. Tasks whose JSON is longer than ``max_body`` bytes are refused; who raises it
+    raises ``--max-body`` of the workers too. May be used by several threads, and after a fork.
     """
 
-    def __init__(self, broker_url: Optional[str] = None) -> None:
+    def __init__(self, broker_url: Optional[str] = None, *, max_body: int = BODY_BYTES_MAX) -> None:
         self.path = _path_of(broker_url)
+        self.max_body = max_body
         self._lock = threading.Lock()
         self._file: Optional[QueueFile] = None
         #: Of before a fork: SQLite must not close in a child what its parent has open.
@@ -87,7 +89,7 @@ class Client:
     def enqueue_many(self, tasks: Iterable[Mapping[str, Any]]) -> List[str]:
         """Stores all of them in one transaction, or none. Each is a mapping with ``task`` and, as far as they are
         needed, ``args``, ``kwargs``, ``id`` and the options of :meth:`enqueue`."""
-        batch = [_envelope(spec, _now_ms()) for spec in tasks]
+        batch = [_envelope(spec, _now_ms(), self.max_body) for spec in tasks]
         if not batch:
             return []
         with self._lock:
@@ -162,7 +164,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _envelope(spec: Mapping[str, Any], now: int) -> Envelope:
+def _envelope(spec: Mapping[str, Any], now: int, max_body: int) -> Envelope:
     unknown = set(spec) - _MEMBERS
     if unknown:
         raise ValueError(f"a task has no {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_MEMBERS))}")
@@ -186,10 +188,10 @@ def _envelope(spec: Mapping[str, Any], now: int) -> Envelope:
         if spec.get(member) is not None:
             body[member] = _seconds(member, spec[member])
     content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-    if len(content) > BODY_BYTES_MAX:
+    if len(content) > max_body:
         raise ValueError(
-            f"the task takes {len(content)} bytes, above the limit of {BODY_BYTES_MAX}; "
-            "pass large data by reference (a file, a URL)"
+            f"the task takes {len(content)} bytes, above the limit of {max_body}; "
+            "pass large data by reference (a file, a URL), or raise max_body"
         )
     eta = _when("eta", spec.get("eta"), now)
     if spec.get("countdown") is not None:
