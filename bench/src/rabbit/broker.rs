@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 /// Found or started with the first question, ended with the run if we started it.
 #[derive(Default)]
-pub(super) struct Broker {
+pub(crate) struct Broker {
     found: OnceCell<Result<Found, String>>,
 }
 
@@ -17,7 +17,7 @@ struct Found {
 }
 
 impl Broker {
-    pub(super) fn host(&self) -> Result<String, String> {
+    pub(crate) fn host(&self) -> Result<String, String> {
         self.found.get_or_init(find).as_ref().map(|found| found.host.clone()).map_err(Clone::clone)
     }
 }

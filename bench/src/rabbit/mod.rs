@@ -14,7 +14,7 @@ mod worker;
 use std::rc::Rc;
 use std::time::Instant;
 
-use broker::Broker;
+pub(crate) use broker::Broker;
 use rustix::time::{ClockId, clock_gettime};
 
 use python::Peer;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_loop::{EventLoop, Runner, sleep};
-use tidegate_worker::{Broker, Incoming, Settlement, SqliteBroker, Verdict};
+use tidegate_worker::{Broker, Incoming, Master, Settlement, Signals, SqliteBroker, Verdict};
 
 use super::queue::{scratch, subscribe, take, task};
+use super::{memory, whole};
 use crate::harness::Sample;
 
 /// The word this binary is started with as one of the processes.
@@ -20,7 +21,7 @@ const EACH: usize = 20_000;
 const BATCH: usize = 100;
 
 /// How many single tasks a latency is the median of.
-const PINGS: usize = 40;
+pub(super) const PINGS: usize = 40;
 
 /// How long the idle worker is watched.
 const IDLE: Duration = Duration::from_secs(4);
@@ -149,11 +150,53 @@ pub(super) fn latency() -> Sample {
     Ok(took)
 }
 
+/// A worker with everything, in a process of its own, that has done `count` tasks.
+fn worker_after(count: usize, path: &Path) -> Result<Process, String> {
+    let mut worker = Process::start("worker", path)?;
+    worker.line()?;
+    let path = path.to_owned();
+    super::queue::run(async move {
+        let broker = SqliteBroker::open(&path).await.expect("the queue opens");
+        broker.publish((0..count).map(|_| task()).collect()).await.expect("the disk has room");
+        loop {
+            let queues = broker.inspect().await.expect("the queue lives");
+            if queues.iter().all(|queue| queue.ready + queue.running == 0) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        broker.close().await.expect("it closes");
+    })?;
+    Ok(worker)
+}
+
+/// Megabytes of a worker, after some tasks.
+pub(super) fn worker_memory() -> Sample {
+    let directory = scratch("memory")?;
+    let worker = worker_after(500, &directory.join("queue.db"))?;
+    let taken = memory::of_process(worker.child.id());
+    drop(worker);
+    let _ = std::fs::remove_dir_all(&directory);
+    taken
+}
+
+/// Seconds from SIGTERM to the end of a worker with nothing to do.
+pub(super) fn stop() -> Sample {
+    let directory = scratch("stop")?;
+    let mut worker = worker_after(1, &directory.join("queue.db"))?;
+    std::thread::sleep(super::QUIET);
+    let began = Instant::now();
+    kill_process(Pid::from_child(&worker.child), Signal::TERM).map_err(|error| error.to_string())?;
+    let ended = worker.child.wait().map_err(|error| error.to_string())?;
+    let took = began.elapsed();
+    let _ = std::fs::remove_dir_all(&directory);
+    if ended.success() { Ok(took.as_secs_f64()) } else { Err(format!("the worker ended with {ended}")) }
+}
+
 /// Percent of a core that a waiting worker uses.
 pub(super) fn idle() -> Sample {
     let directory = scratch("idle")?;
-    let mut worker = Process::start("clock", &directory.join("queue.db"))?;
-    worker.line()?;
+    let worker = worker_after(1, &directory.join("queue.db"))?;
     let cpu = |id: u32| -> Result<f64, String> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/schedstat")).map_err(|error| error.to_string())?;
         let mut total: f64 = stat.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
@@ -193,6 +236,7 @@ pub(super) fn child_if_asked() -> Option<ExitCode> {
         match role.as_str() {
             "produce" => produce(&broker).await,
             "work" => work(&broker).await,
+            "worker" => whole_worker(broker).await,
             _ => tell_arrivals(&broker).await,
         }
     });
@@ -222,6 +266,17 @@ async fn work(broker: &SqliteBroker) {
     loop {
         say(take(&consumer).await);
     }
+}
+
+/// The worker as a user has it, until it is told to stop.
+async fn whole_worker(broker: SqliteBroker) {
+    let mut signals = Signals::listen().expect("signals can be heard");
+    let master = Master::new(std::rc::Rc::new(broker), whole::coroutines(), whole::settings());
+    let worker = master.handle();
+    let passing = tidegate_loop::spawn(async move { signals.pass_to(&worker).await });
+    say("ready");
+    master.run().await.expect("it stops in order");
+    passing.cancel();
 }
 
 /// Says when each task arrived.

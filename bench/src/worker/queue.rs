@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_worker::{Broker, Consumer, Envelope, Incoming, Settlement, SqliteBroker, Subscription, Verdict, sqlite};
@@ -22,11 +22,20 @@ pub(super) fn scratch(name: &str) -> Result<PathBuf, String> {
     Ok(directory)
 }
 
+/// Does nothing.
+pub(super) const NOTHING: &[u8] =
+    br#"{"task":"nothing","args":[1,2,3],"kwargs":{"name":"a body of about a hundred bytes"}}"#;
+
+/// Sleeps for a moment.
+pub(super) const PAUSE: &[u8] =
+    br#"{"task":"pause","args":[1,2,3],"kwargs":{"name":"a body of about a hundred bytes"}}"#;
+
+pub(super) fn envelope(body: &[u8]) -> Envelope {
+    Envelope::new("q", body.to_vec())
+}
+
 pub(super) fn task() -> Envelope {
-    Envelope::new(
-        "q",
-        br#"{"task":"nothing","args":[1,2,3],"kwargs":{"name":"a body of about a hundred bytes"}}"#.to_vec(),
-    )
+    envelope(NOTHING)
 }
 
 pub(super) async fn subscribe(broker: &SqliteBroker, prefetch: usize) -> Rc<dyn Consumer> {
@@ -78,10 +87,14 @@ pub(super) fn through(in_flight: usize) -> Sample {
     Ok(took.as_secs_f64() * 1e6 / count as f64)
 }
 
-fn run<T: 'static>(program: impl Future<Output = T> + 'static) -> Result<T, String> {
+pub(super) fn run<T: 'static>(program: impl Future<Output = T> + 'static) -> Result<T, String> {
     let event_loop = EventLoop::new().map_err(|error| error.to_string())?;
     Runner::new(event_loop).run(program).map_err(|error| error.to_string())
 }
+
+/// Of a backlog: taken in a sample, and by one claim.
+const TAKEN: usize = 5_000;
+const AT_A_TIME: usize = 100;
 
 /// A queue that already has tasks, kept from round to round.
 pub(super) struct Backlog {
@@ -94,9 +107,9 @@ impl Backlog {
         Backlog { waiting, path: None }
     }
 
-    /// Claims and settles a hundred at a time; what was taken is put back before the next round, untimed.
+    /// Claims and settles some at a time, as many in front of a short queue as of a long one. What was taken is put back in
+    /// between, untimed, before the queue is half empty.
     pub(super) fn sample(&mut self) -> Sample {
-        const ROUNDS: usize = 100;
         let path = match &self.path {
             Some(path) => path.clone(),
             None => {
@@ -110,19 +123,20 @@ impl Backlog {
             let mut options = sqlite::Options::new(&path);
             options.sync_publishes = false;
             let broker = SqliteBroker::open_with(options).await.expect("the queue opens");
-            let per_round = (waiting / 100).min(100);
-            let consumer = subscribe(&broker, per_round).await;
-            take(&consumer).await;
-            let began = Instant::now();
-            let mut done = 0;
-            let wanted = (ROUNDS * per_round).min(waiting / 2);
-            while done < wanted {
-                done += take(&consumer).await;
+            let (mut done, mut took) = (0, Duration::ZERO);
+            while done < TAKEN {
+                let consumer = subscribe(&broker, AT_A_TIME).await;
+                take(&consumer).await;
+                let until = TAKEN.min(done + waiting / 2);
+                let began = Instant::now();
+                while done < until {
+                    done += take(&consumer).await;
+                }
+                took += began.elapsed();
+                consumer.close().await.expect("it closes");
+                let missing = waiting as u64 - broker.inspect().await.expect("it lives")[0].ready;
+                broker.publish((0..missing).map(|_| task()).collect()).await.expect("the disk has room");
             }
-            let took = began.elapsed();
-            consumer.close().await.expect("it closes");
-            let missing = waiting as u64 - broker.inspect().await.expect("it lives")[0].ready;
-            broker.publish((0..missing).map(|_| task()).collect()).await.expect("the disk has room");
             broker.close().await.expect("it closes");
             took.as_secs_f64() * 1e6 / done as f64
         })
