@@ -33,7 +33,12 @@ struct Worker {
 impl Worker {
     fn start(place: &Path, words: &[&str]) -> Worker {
         let mut command = tidegate(place, &["worker", "--json"]);
-        let mut child = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command.args(words);
+        Worker::begin(command)
+    }
+
+    fn begin(mut command: Command) -> Worker {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut banner = String::new();
         while !banner.contains("\n  stop ") {
@@ -159,4 +164,133 @@ fn what_cannot_work_is_said_before_anything_happens() {
         assert_eq!(refused.status.code(), Some(2), "{words:?}");
         assert!(text(&refused.stderr).contains(message), "{words:?}: {}", text(&refused.stderr));
     }
+}
+
+/// A child of any language, by the protocol alone: its tasks are what one would rather not have.
+const ROGUE: &str = r#"
+import json, os, signal, socket, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+number = int(os.environ["TIDEGATE_SOCKET"])
+sock = socket.socket(fileno=number)
+file = sock.makefile("rb")
+def say(message):
+    data = json.dumps(message).encode()
+    sock.sendall(len(data).to_bytes(4, "big") + data)
+say({"type": "ready", "version": 1})
+while header := file.read(4):
+    order = json.loads(file.read(int.from_bytes(header, "big")))
+    if order["type"] != "run":
+        continue
+    name = order["task"]
+    if name == "garbage":
+        sock.sendall(b"Traceback (most recent call last):\n")
+        time.sleep(600)
+    elif name == "forks" and os.fork() == 0:
+        time.sleep(600)
+    elif name == "hides":
+        os.close(number)
+        time.sleep(600)
+    elif name == "mutters":
+        os.close(1), os.close(2)
+    elif name == "dies":
+        os._exit(7)
+    elif name == "stays":
+        while True:
+            time.sleep(600)
+    say({"type": "done", "run": order["run"], "value": name})
+"#;
+
+#[test]
+fn whatever_a_child_does_is_an_outcome_and_the_worker_lives_on() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    std::fs::write(place.join("rogue.py"), ROGUE).unwrap();
+    let words = [
+        "--mode=process",
+        "--concurrency=1",
+        "--retries=0",
+        "--crashes=1",
+        "--task=stays hard-limit=50ms retries=0",
+        "--",
+        "python3",
+        "rogue.py",
+    ];
+    let worker = Worker::start(place, &words);
+    for (task, message) in [
+        ("garbage", "broke the protocol: it announced a frame of"),
+        ("hides", "it closed its socket and went on"),
+        ("dies", "its child ended with exit code 7"),
+        ("stays", "ran longer than its limit of 50ms"),
+    ] {
+        let failed = output(place, &["enqueue", task, "--wait"]);
+        assert_eq!(failed.status.code(), Some(1), "{task}");
+        assert!(text(&failed.stderr).contains(message), "{task}: {}", text(&failed.stderr));
+    }
+    for task in ["forks", "mutters", "works"] {
+        let done = output(place, &["enqueue", task, "--wait"]);
+        assert_eq!(text(&done.stdout).trim(), format!("\"{task}\""), "{}", text(&done.stderr));
+    }
+    let dead = output(place, &["queue", "dead", "ls", "--json"]);
+    assert_eq!(text(&dead.stdout).lines().count(), 4, "{}", text(&dead.stdout));
+    worker.signal("-TERM");
+    let report = worker.ended();
+    assert_eq!(report["settled"], serde_json::json!({"success": 3, "timeout": 1, "crash": 3}));
+}
+
+#[test]
+fn what_is_no_task_or_does_not_fit_is_given_up_with_its_reason() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    std::fs::write(
+        place.join("jobs.py"),
+        "from tidegate import task\n@task(name='add')\ndef add(x, y): return x + y\n",
+    )
+    .unwrap();
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python");
+    let mut command = tidegate(place, &["worker", "--json", "--concurrency=1", "--handler=python:jobs"]);
+    command.env("PYTHONPATH", std::env::join_paths([client.as_path(), place]).unwrap());
+    let worker = Worker::begin(command);
+    for (words, message) in [
+        (&["nobody"][..], "no handler is called 'nobody'"),
+        (&["add", "--args", "[1]"], "the arguments do not fit add"),
+        (&["add", "--kwargs", "{\"z\": 1}"], "the arguments do not fit add"),
+    ] {
+        let failed = output(place, &[&["enqueue", "--wait"], words].concat());
+        assert_eq!(failed.status.code(), Some(1), "{words:?}");
+        assert!(text(&failed.stderr).contains(message), "{words:?}: {}", text(&failed.stderr));
+    }
+    let done = output(place, &["enqueue", "add", "--args", "[1, 2]", "--wait"]);
+    assert_eq!(text(&done.stdout).trim(), "3", "{}", text(&done.stderr));
+    worker.signal("-TERM");
+    assert_eq!(worker.ended()["settled"], serde_json::json!({"success": 1, "rejected": 3}));
+}
+
+/// Larger than any task should be, and than anybody takes unasked.
+#[test]
+fn a_body_of_a_hundred_megabytes_or_without_json_ends_as_a_dead_letter_or_before() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    let worker = Worker::start(place, &["--handler=length=exec:wc -c"]);
+    let body = |bytes: usize| format!("[\"{}\"]", "x".repeat(bytes));
+    std::fs::write(place.join("huge.json"), body(100_000_000)).unwrap();
+    let refused = output(place, &["enqueue", "length", "--args", "@huge.json"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("16 MiB"), "{}", text(&refused.stderr));
+    std::fs::write(place.join("large.json"), body(10_000_000)).unwrap();
+    let taken = output(place, &["enqueue", "length", "--args", "@large.json", "--wait"]);
+    assert!(text(&taken.stdout).trim().parse::<u64>().unwrap() > 10_000_000, "{}", text(&taken.stderr));
+
+    let path = place.join("tidegate/queue.db");
+    tidegate_loop::run(async move {
+        let broker = tidegate_worker::SqliteBroker::open(&path).await.unwrap();
+        let envelope = tidegate_worker::Envelope::new("default", b"\xff no JSON at all".to_vec());
+        let id = envelope.id.clone();
+        tidegate_worker::Broker::publish(&broker, vec![envelope]).await.unwrap();
+        let result = tidegate_worker::Broker::wait_result(&broker, &id).await.unwrap();
+        assert_eq!(result.error.unwrap().kind, "Rejected");
+    })
+    .unwrap();
+    assert!(output(place, &["enqueue", "length", "--wait"]).status.success(), "it lives on");
+    worker.signal("-TERM");
+    worker.ended();
 }
