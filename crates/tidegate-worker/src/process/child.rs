@@ -67,7 +67,12 @@ pub(super) struct End {
     pub(super) story: String,
     /// It ended because it was told to.
     pub(super) as_told: bool,
+    /// Somebody else sent it SIGKILL.
+    pub(super) killed: bool,
 }
+
+/// What no program sends itself by mistake.
+const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// One of a process's two outputs, by the line.
 pub(super) struct Output {
@@ -175,14 +180,13 @@ impl Child {
             self.act(now);
             self.write(cx);
             if let Some(status) = self.status.take() {
-                return Poll::Ready(self.exited(match status {
-                    Ok(status) => describe(status),
-                    Err(error) => error.to_string(),
-                }));
+                let killed = status.as_ref().is_ok_and(|status| status.signal() == Some(SIGKILL));
+                let how = status.map_or_else(|error| error.to_string(), describe);
+                return Poll::Ready(self.exited(how, killed));
             }
             if self.abandoned {
                 // Dropped, it is reaped whenever it ends.
-                return Poll::Ready(self.exited("does not end though it was killed, and is left alone".into()));
+                return Poll::Ready(self.exited("does not end though it was killed, and is left alone".into(), false));
             }
             if let Poll::Ready(status) = self.poll_exit(cx) {
                 // What it has written is read in another turn, which is not cut short by what was read in this one.
@@ -372,7 +376,7 @@ impl Child {
     }
 
     /// Tells how it ended, to those who wait for its runs, too.
-    fn exited(&mut self, how: String) -> End {
+    fn exited(&mut self, how: String, killed: bool) -> End {
         let now = LoopHandle::current().time();
         let (child, pid) = (self.slot.index + 1, self.pid);
         let mut last = std::mem::take(&mut self.last_words);
@@ -395,7 +399,8 @@ impl Child {
         if !words.is_empty() {
             story = format!("{story}; its last words:\n{words}");
         }
-        End { was_ready: self.overseer.ready().is_some(), served: self.overseer.served(), story, as_told }
+        let killed = killed && !as_told && self.overseer.fault().is_none();
+        End { was_ready: self.overseer.ready().is_some(), served: self.overseer.served(), story, as_told, killed }
     }
 }
 

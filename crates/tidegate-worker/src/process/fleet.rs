@@ -21,6 +21,9 @@ use crate::outcome::Outcome;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// So many children in a row may be killed by somebody else while they start; then the start has failed.
+const KILLED_BEFORE_READY_MAX: u32 = 3;
+
 /// The children, and the runs that wait for one.
 #[derive(Debug)]
 pub(super) struct Fleet {
@@ -231,7 +234,8 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
                     *if end.as_told { &mut stats.ended } else { &mut stats.died } += 1;
                 });
                 slot.vacate();
-                if !end.was_ready {
+                // Killed by somebody, it says nothing about its command; that it could not start is said when that goes on.
+                if !end.was_ready && !(end.killed && failures < KILLED_BEFORE_READY_MAX) {
                     let command = fleet.options.command_line();
                     fleet.start_failed(format!("a child of `{command}` was not ready: {}", end.story));
                 }
@@ -239,7 +243,7 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
             }
             Err(message) => {
                 fleet.start_failed(message.clone());
-                End { was_ready: false, served: 0, story: message, as_told: false }
+                End { was_ready: false, served: 0, story: message, as_told: false, killed: false }
             }
         };
         if end.as_told || slot.shut.get() {

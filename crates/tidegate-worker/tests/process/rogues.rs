@@ -146,6 +146,23 @@ fn children_without_a_handler_for_signals_are_not_sent_any() {
     });
 }
 
+#[test]
+fn a_child_that_is_killed_while_it_starts_is_started_again() {
+    let (directory, mut options) = rogue("pass");
+    let once = "[ -e \"$0\" ] && exec \"$@\"; : > \"$0\"; kill -9 $$";
+    let mark = directory.path().join("killed").into_os_string();
+    let wrapped = ["sh".into(), "-c".into(), once.into(), mark];
+    options.command = wrapped.into_iter().chain(options.command).collect();
+    on_loop(async move {
+        let mode = started(options).await;
+        works(&mode).await;
+        assert_eq!((mode.stats().started, mode.stats().died), (2, 1));
+        mode.stop().await;
+    });
+    let always = refused(&["sh", "-c", "kill -9 $$"], Duration::from_secs(60));
+    assert!(always.contains("was not ready: was killed by signal 9 (SIGKILL)"), "{always}");
+}
+
 /// Why a mode with this command does not start.
 fn refused(command: &[&str], ready_limit: Duration) -> String {
     let mut options = ProcessOptions::new(command);
