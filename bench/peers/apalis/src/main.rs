@@ -57,20 +57,33 @@ async fn main() -> Result<(), BoxDynError> {
         .concurrency(IN_FLIGHT)
         .parallelize(tokio::spawn)
         .build(run);
-    let working = tokio::spawn(async move { worker.run().await });
+    // The worker shares this task, not a spawned one: its future is not general enough for that.
+    tokio::select! {
+        ended = worker.run() => Err(format!("the worker ended: {ended:?}").into()),
+        took = produce(&mut producer, &pool, count) => {
+            println!("{}", took?);
+            Ok(())
+        }
+    }
+}
 
+/// Microseconds a task, from the first push until all are recorded as done.
+async fn produce(storage: &mut SqliteStorage<String>, pool: &SqlitePool, count: usize) -> Result<f64, BoxDynError> {
+    let count = count / BATCH * BATCH;
     let began = Instant::now();
     for _ in 0..count / BATCH {
-        let bodies = (0..BATCH).map(|_| "a body of about a hundred bytes, as the others have it, in quotation marks".to_owned());
-        producer.push_stream(&mut stream::iter(bodies)).await.map_err(|error| error.to_string())?;
+        let body = "a body of about a hundred bytes, as the others have it, in quotation marks";
+        storage
+            .push_stream(&mut stream::iter((0..BATCH).map(|_| body.to_owned())))
+            .await
+            .map_err(|error| error.to_string())?;
     }
-    let count = count / BATCH * BATCH;
     loop {
         if DONE.load(Ordering::Relaxed) >= count {
             let (done,): (i64,) =
-                sqlx::query_as("SELECT count(*) FROM Jobs WHERE status = 'Done'").fetch_one(&pool).await?;
+                sqlx::query_as("SELECT count(*) FROM Jobs WHERE status = 'Done'").fetch_one(pool).await?;
             if done as usize >= count {
-                break;
+                return Ok(began.elapsed().as_secs_f64() * 1e6 / count as f64);
             }
         }
         if began.elapsed() > Duration::from_secs(120) {
@@ -78,7 +91,4 @@ async fn main() -> Result<(), BoxDynError> {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    println!("{}", began.elapsed().as_secs_f64() * 1e6 / count as f64);
-    working.abort();
-    Ok(())
 }
