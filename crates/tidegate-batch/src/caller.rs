@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Listener, Verdict};
-use tidegate_limit::{Gate, Lease, Scope};
+use tidegate_limit::{Admission, Admitted, Scope};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 
@@ -67,7 +67,7 @@ pub struct Caller {
 }
 
 struct Inner {
-    gate: Gate,
+    gate: Admission,
     listener: Listener,
     client: Client,
     dialect: Dialect,
@@ -85,11 +85,12 @@ struct Inner {
 }
 
 impl Caller {
-    /// A caller to the server at `base`, without a key.
+    /// A caller to the server at `base`, without a key, through a [`Gate`](tidegate_limit::Gate) or one in front of limits
+    /// that machines have in common.
     ///
     /// # Errors
     /// [`BadBaseUrl`].
-    pub fn new(gate: &Gate, dialect: Dialect, base: &str) -> Result<Caller, BadBaseUrl> {
+    pub fn new(gate: impl Into<Admission>, dialect: Dialect, base: &str) -> Result<Caller, BadBaseUrl> {
         let bad = |reason: &str| BadBaseUrl { url: base.into(), reason: reason.into() };
         let base = base.trim_end_matches('/');
         let uri: Uri = base.parse().map_err(|_| bad("it is no URL"))?;
@@ -99,10 +100,11 @@ impl Caller {
         if uri.host().is_none_or(str::is_empty) {
             return Err(bad("it names no host"));
         }
+        let gate = gate.into();
         let inner = Inner {
-            gate: gate.clone(),
-            listener: Listener::new(gate, dialect.feedback()),
-            client: client(gate),
+            listener: Listener::new(gate.gate(), dialect.feedback()),
+            client: client(&gate),
+            gate,
             dialect,
             base: base.into(),
             key: None,
@@ -152,7 +154,7 @@ impl Caller {
 
     /// The gate that its requests go through.
     #[must_use]
-    pub fn gate(&self) -> &Gate {
+    pub fn gate(&self) -> &Admission {
         &self.inner.gate
     }
 
@@ -264,7 +266,7 @@ struct Answered {
     request_id: Option<String>,
     took: Duration,
     /// Held until the answer is judged: what it says about limits comes before the next is let in.
-    _lease: Rc<RefCell<Lease>>,
+    _lease: Rc<RefCell<Admitted>>,
 }
 
 impl Inner {
@@ -276,7 +278,7 @@ impl Inner {
 
     /// Waits at the gate, with an estimate that follows what the last answers taught: who waits with an old one lines up
     /// again, and all of them do so in their order.
-    async fn enter(&self, scope: &Scope, call: &Call) -> Result<Lease, CallError> {
+    async fn enter(&self, scope: &Scope, call: &Call) -> Result<Admitted, CallError> {
         loop {
             let learnt = self.calibration.borrow().apply(call.estimate);
             // What the server counts when it admits a request is no matter of learning.
@@ -296,7 +298,7 @@ impl Inner {
     }
 
     /// One request, under its lease, which is settled when this returns.
-    async fn exchange(&self, lease: Lease, call: &Call) -> Result<Answered, tidegate_http::Error> {
+    async fn exchange(&self, lease: Admitted, call: &Call) -> Result<Answered, tidegate_http::Error> {
         let lease = Rc::new(RefCell::new(lease));
         let sent = Rc::new(Cell::new(None));
         let body = OnTheWire {
@@ -356,7 +358,7 @@ impl Inner {
         let Answered { status, headers, body, took, .. } = answered;
         let now = self.listener.now();
         let sent = now.checked_sub(*took).unwrap_or(now);
-        let feedback = self.listener.on_answer(sent, *status, headers, body);
+        let feedback = self.gate.on_answer(&self.listener, sent, *status, headers, body);
         match feedback.verdict {
             Verdict::Proceed => match read(body) {
                 Ok(value) => {
@@ -458,7 +460,7 @@ impl Inner {
 }
 
 /// As many connections as requests may be under way, and none of them closed between two.
-fn client(gate: &Gate) -> Client {
+fn client(gate: &Admission) -> Client {
     let at_once = gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
     let connections = at_once.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX)).max(1);
     let builder = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);

@@ -60,7 +60,8 @@
 //! | amounts up to `u64::MAX` | saturate, on the safe side |
 //!
 //! # What is left out
-//! HTTP, retries of requests, priorities. Sharing a quota between machines is for a layer above.
+//! HTTP, retries of requests, priorities. Sharing a quota between machines is for a layer above; [`Common`] is what it has to
+//! supply, and [`Admission`] what callers go through, whether there is one or not.
 //!
 //! # Executors
 //! [`LoopTimer`] (feature `tidegate-loop`, the default), `TokioTimer` (feature `tokio`), or [`ThreadTimer`], which
@@ -69,13 +70,15 @@
 //! # Reading order
 //! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
 //! `hold.rs`: plain values, time as an argument. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
-//! the timer around that, `enter.rs` and `lease.rs` what callers hold. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
+//! the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
+//! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
 //! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
 //! restart, `store/` in SQLite. `feedback/` reads what servers say, `adaptive/` finds how much they take.
 
 #![forbid(unsafe_code)]
 
 pub mod adaptive;
+mod admission;
 mod backoff;
 mod builder;
 mod cost;
@@ -107,6 +110,7 @@ mod timer;
 mod wanted;
 mod window;
 
+pub use admission::{Admission, Admitted, Common, CommonLease, EnterCommon};
 pub use backoff::Backoff;
 pub use builder::Builder;
 pub use cost::{Cost, Dimension};

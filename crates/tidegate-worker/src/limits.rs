@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate_limit::{Cost, EnterError, Gate, Lease, Scope};
+use tidegate_limit::{Admission, Admitted, Cost, EnterError, Scope};
 
 /// Which queues and which tasks go through which gate. A task bound by its own name goes through that gate alone, any other
 /// through its queue's.
@@ -26,7 +26,7 @@ pub struct Limits {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Bound {
-    gate: Gate,
+    gate: Admission,
     scope: Scope,
 }
 
@@ -38,15 +38,15 @@ impl Limits {
 
     /// Every task of this queue goes through `gate`, as one request.
     #[must_use]
-    pub fn queue(mut self, queue: &str, gate: Gate) -> Limits {
-        self.queues.insert(queue.into(), Bound::of(gate));
+    pub fn queue(mut self, queue: &str, gate: impl Into<Admission>) -> Limits {
+        self.queues.insert(queue.into(), Bound::of(gate.into()));
         self
     }
 
     /// Every task of this name goes through `gate`, as one request.
     #[must_use]
-    pub fn task(mut self, name: &str, gate: Gate) -> Limits {
-        self.tasks.insert(name.into(), Bound::of(gate));
+    pub fn task(mut self, name: &str, gate: impl Into<Admission>) -> Limits {
+        self.tasks.insert(name.into(), Bound::of(gate.into()));
         self
     }
 
@@ -76,12 +76,12 @@ impl Limits {
 }
 
 impl Bound {
-    fn of(gate: Gate) -> Bound {
+    fn of(gate: Admission) -> Bound {
         let scope = gate.unscoped().clone();
         Bound { gate, scope }
     }
 
-    pub(crate) async fn enter(&self) -> Result<Lease, EnterError> {
+    pub(crate) async fn enter(&self) -> Result<Admitted, EnterError> {
         self.gate.enter(&self.scope, Cost::request()).await
     }
 }

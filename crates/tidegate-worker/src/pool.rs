@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_limit::{EnterError, Lease};
+use tidegate_limit::{Admitted, EnterError};
 use tidegate_loop::{LoopHandle, spawn};
 use tidegate_pool::{Drained, Pool, Watermarks};
 use tidegate_sync::Queue;
@@ -181,14 +181,14 @@ impl WorkerPool {
     }
 
     /// Waits for a slot and runs it there.
-    async fn start(self: &Rc<Self>, held: Held, task: Task, lease: Option<Lease>) {
+    async fn start(self: &Rc<Self>, held: Held, task: Task, lease: Option<Admitted>) {
         // Refused, the pool is closed: what is held returns with the future.
         if let Ok(handle) = self.slots.submit(Rc::clone(self).run(held, task, lease)).await {
             handle.detach();
         }
     }
 
-    async fn run(self: Rc<Self>, held: Held, task: Task, lease: Option<Lease>) {
+    async fn run(self: Rc<Self>, held: Held, task: Task, lease: Option<Admitted>) {
         // It may have waited for its slot.
         if let Some(outcome) = self.still_wanted(&held) {
             drop(lease);

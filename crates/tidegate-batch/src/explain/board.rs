@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tidegate_limit::{Gate, Snapshot};
+use tidegate_limit::{Admission, Snapshot};
 
 use crate::output::Status;
 use crate::question::Usage;
@@ -203,11 +203,11 @@ impl Board {
 #[derive(Clone, Debug)]
 pub struct Watch {
     board: Rc<RefCell<Board>>,
-    gate: Gate,
+    gate: Admission,
 }
 
 impl Watch {
-    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Gate) -> Watch {
+    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Admission) -> Watch {
         Watch { board: Rc::clone(board), gate: gate.clone() }
     }
 
@@ -221,7 +221,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_limit::Limit;
+    use tidegate_limit::{Gate, Limit};
 
     #[test]
     fn the_rate_counts_what_was_answered_lately_and_not_what_was_kept() {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_limit::Gate;
+use tidegate_limit::Admission;
 use tidegate_loop::{spawn, to_thread};
 use tidegate_pdf::Reader;
 use tidegate_sync::Semaphore;
@@ -157,7 +157,7 @@ pub(super) struct Job {
     pub(super) options: Options,
     pub(super) provider: Rc<dyn Provider>,
     pub(super) provider_name: String,
-    pub(super) gate: Gate,
+    pub(super) gate: Admission,
     pub(super) store: Store,
     pub(super) reader: Reader,
     pub(super) board: Rc<RefCell<Board>>,
@@ -173,17 +173,24 @@ pub(super) struct Job {
 
 impl Explain {
     /// A run of `provider`, called `name`, within `gate`, which is closed when the run is stopped.
-    pub fn new(options: Options, provider: Rc<dyn Provider>, name: &str, gate: &Gate, store: Store) -> Explain {
+    pub fn new(
+        options: Options,
+        provider: Rc<dyn Provider>,
+        name: &str,
+        gate: impl Into<Admission>,
+        store: Store,
+    ) -> Explain {
+        let gate = gate.into();
         let board = Board::new(options.inputs.iter().map(Input::name), Instant::now());
         let pictures_kib = usize::try_from(options.picture_bytes_max / 1024).unwrap_or(usize::MAX >> 4).max(1);
         let job = Job {
             provider,
             provider_name: name.into(),
-            gate: gate.clone(),
             store,
             reader: Reader::new(),
             board: Rc::new(RefCell::new(board)),
-            stop: Stop::new(gate),
+            stop: Stop::new(&gate),
+            gate,
             pictures: Arc::new(Semaphore::new(pictures_kib)),
             writers: Arc::new(Semaphore::new(WRITERS)),
             on_event: Box::new(|_| ()),

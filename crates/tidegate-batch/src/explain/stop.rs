@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tidegate_limit::Gate;
+use tidegate_limit::Admission;
 use tidegate_sync::Event;
 
 /// Ends a run early. Clones are the same.
@@ -17,7 +17,7 @@ pub struct Stop {
 
 #[derive(Debug)]
 struct Inner {
-    gate: Gate,
+    gate: Admission,
     /// Why; set once.
     reason: RefCell<Option<String>>,
     asked: Event,
@@ -25,7 +25,7 @@ struct Inner {
 }
 
 impl Stop {
-    pub(super) fn new(gate: &Gate) -> Stop {
+    pub(super) fn new(gate: &Admission) -> Stop {
         let inner = Inner { gate: gate.clone(), reason: RefCell::default(), asked: Event::new(), now: Event::new() };
         Stop { inner: Rc::new(inner) }
     }
@@ -51,6 +51,14 @@ impl Stop {
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         self.inner.reason.borrow().clone()
+    }
+
+    /// Until it is asked for.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn asked(&self) {
+        let _ = self.inner.asked.wait().await;
     }
 
     pub(super) fn is_asked(&self) -> bool {

@@ -92,9 +92,20 @@ impl Listener {
     /// Reads an answer that has just come to a request that left at `sent`, and tells the gate. What is handed back is
     /// for the caller: whether this request is to be tried again.
     pub fn on_answer(&self, sent: Instant, status: u16, headers: &impl Headers, body: &[u8]) -> Feedback {
+        self.hear(sent, status, headers, body).0
+    }
+
+    /// The same, and what the gate was told.
+    pub(crate) fn hear(
+        &self,
+        sent: Instant,
+        status: u16,
+        headers: &impl Headers,
+        body: &[u8],
+    ) -> (Feedback, Vec<Action>) {
         let feedback = self.provider.read(status, headers, body, self.wall());
-        self.on_feedback(sent, &feedback);
-        feedback
+        let actions = self.follow(sent, &feedback);
+        (feedback, actions)
     }
 
     /// Tells the gate of an answer that was read elsewhere.
@@ -111,6 +122,10 @@ impl Listener {
     /// assert!(error.to_string().contains("no credit left"), "{error}");
     /// ```
     pub fn on_feedback(&self, sent: Instant, feedback: &Feedback) {
+        self.follow(sent, feedback);
+    }
+
+    fn follow(&self, sent: Instant, feedback: &Feedback) -> Vec<Action> {
         let answered = self.now();
         let timing = Timing { sent: sent.min(answered), answered, answered_wall: self.wall() };
         let actions = {
@@ -124,19 +139,20 @@ impl Listener {
         if throttled && actions.iter().any(|action| matches!(action, Action::Pause { .. })) {
             self.gate.refused();
         }
-        for action in actions {
-            self.carry_out(action, timing.sent);
-        }
+        actions.iter().for_each(|action| self.carry_out(action, timing.sent));
+        actions
     }
 
-    fn carry_out(&self, action: Action, sent: Instant) {
+    fn carry_out(&self, action: &Action, sent: Instant) {
         let gate = &self.gate;
         let told = match action {
-            Action::Pause { limit, delay } => gate.pause(&limit, delay),
-            Action::Park { limit, until, probe_every } => gate.park(&limit, SystemTime::from(until), Some(probe_every)),
-            Action::Resume { limit } => gate.resume(&limit),
-            Action::Shut { limit, reason } => gate.shut(&limit, reason),
-            Action::Tighten { limit, remaining, full_in } => gate.tighten_as_of(sent, &limit, remaining, full_in),
+            Action::Pause { limit, delay } => gate.pause(limit, *delay),
+            Action::Park { limit, until, probe_every } => {
+                gate.park(limit, SystemTime::from(*until), Some(*probe_every))
+            }
+            Action::Resume { limit } => gate.resume(limit),
+            Action::Shut { limit, reason } => gate.shut(limit, reason.clone()),
+            Action::Tighten { limit, remaining, full_in } => gate.tighten_as_of(sent, limit, *remaining, *full_in),
         };
         // A name that the gate does not have can only be in a steering that was made for another.
         let _ = told;

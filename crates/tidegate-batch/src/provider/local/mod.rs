@@ -8,7 +8,7 @@ mod words;
 
 use std::fmt::Write as _;
 
-use tidegate_limit::{Gate, Scope};
+use tidegate_limit::{Admission, Scope};
 use tidegate_loop::to_thread;
 
 use self::rank::Ranking;
@@ -27,15 +27,15 @@ const RELATED: f64 = 0.12;
 /// The offline provider.
 #[derive(Debug)]
 pub struct Local {
-    gate: Gate,
+    gate: Admission,
     identity: String,
 }
 
 impl Local {
     /// Works within `gate`, like any other provider.
     #[must_use]
-    pub fn new(gate: &Gate) -> Local {
-        Local { gate: gate.clone(), identity: format!("local extractive/{VERSION}") }
+    pub fn new(gate: impl Into<Admission>) -> Local {
+        Local { gate: gate.into(), identity: format!("local extractive/{VERSION}") }
     }
 }
 
