@@ -35,7 +35,8 @@
 //! # Reading order
 //! `wire.rs` and `pipeline.rs` are the protocol, without I/O; `client/` the connection around it. `shared/decide.lua` is the
 //! decision; `shared/spec.rs` its limits, `shared/core.rs` what one machine knows (no I/O either), `shared/driver.rs` who
-//! calls when, `shared/lease.rs` what callers hold, `shared/local.rs` the local share.
+//! calls when, `shared/lease.rs` what callers hold, `shared/local.rs` the local share, `shared/agree.rs`
+//! whether all mean the same, `shared/common.rs` the gate behind a local one.
 
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ pub use address::{Address, AddressError};
 pub use client::{Client, ClientOptions, ClientStats};
 pub use error::{CallError, ConnectError, Refusal, RefusalKind};
 pub use shared::{
-    OnLoss, SharedBuilder, SharedConfigError, SharedEnter, SharedGate, SharedLease, SharedLimitStats, SharedStats,
+    AgreeError, OnLoss, SharedBuilder, SharedConfigError, SharedEnter, SharedGate, SharedLease, SharedLimitStats,
+    SharedStats,
 };
 pub use wire::{Command, Value};

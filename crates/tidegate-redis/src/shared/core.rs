@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_limit::{Cost, EnterError, Lease};
 
-use super::spec::{Heard, Kind, Spec, state_key};
+use super::spec::{Heard, Kind, Pause, Spec, state_key};
 use super::stats::{SharedLimitStats, SharedStats};
 use crate::wire::Command;
 
@@ -52,6 +52,7 @@ pub(crate) struct Batch {
     seq: u64,
     held: u64,
     books: Vec<u64>,
+    pauses: Vec<Pause>,
     /// Limit, stamp, amount.
     returns: Vec<(usize, u64, u64)>,
     /// In their order; not in the line meanwhile.
@@ -101,11 +102,14 @@ pub(crate) struct Core {
     seen_us: u64,
     heard: Vec<Heard>,
     books: Vec<u64>,
+    pauses: Vec<Pause>,
     returns: Vec<(usize, Stamps, u64)>,
     next_stamps: Stamps,
     /// There is something to tell or to ask now.
     dirty: bool,
     pub(crate) blocked: Option<Blocked>,
+    /// What the last answer said is waited for, and since when that is counted.
+    waits: Option<(usize, Instant)>,
     /// When the last call that was answered was made.
     told_at: Option<Instant>,
     pub(crate) stats: SharedStats,
@@ -118,6 +122,7 @@ impl Core {
             amount: limit.limit.amount(),
             used: 0,
             blocked: 0,
+            blocked_for: Duration::ZERO,
         });
         let stats = SharedStats { limits: limits.collect(), ..SharedStats::default() };
         let count = spec.limits.len();
@@ -136,10 +141,12 @@ impl Core {
             seen_us: 0,
             heard: vec![Heard::default(); count],
             books: vec![0; count],
+            pauses: vec![Pause::None; count],
             returns: Vec::new(),
             next_stamps: Stamps::default(),
             dirty: false,
             blocked: None,
+            waits: None,
             told_at: None,
             stats,
         }
@@ -229,6 +236,17 @@ impl Core {
         self.dirty |= amount > 0;
     }
 
+    /// There is nothing to tell, but somebody wants to know.
+    pub(crate) fn look(&mut self) {
+        self.dirty = true;
+    }
+
+    /// What the server says of a limit, for all machines.
+    pub(crate) fn pause(&mut self, limit: usize, pause: Pause) {
+        self.pauses[limit] = pause.after(self.pauses[limit]);
+        self.dirty = true;
+    }
+
     /// When the driver should call next; `None`: when something happens.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         if self.dirty {
@@ -289,6 +307,7 @@ impl Core {
             seq: self.seq,
             held: self.held,
             books: std::mem::replace(&mut self.books, vec![0; count]),
+            pauses: std::mem::replace(&mut self.pauses, vec![Pause::None; count]),
             returns,
             asked,
             runs,
@@ -311,7 +330,7 @@ impl Core {
         out.push_int(self.seen_us as i64);
         // A record is kept for twice the lease; within one it must be there.
         out.push_int(i64::from(self.told_at.is_some_and(|told| now < told + self.lease)));
-        self.spec.push_limits(&batch.books, &self.heard, &mut out);
+        self.spec.push_limits(&batch.books, &batch.pauses, &self.heard, &mut out);
         out.push_int(batch.returns.len() as i64);
         for (limit, stamp, amount) in &batch.returns {
             out.push_int(*limit as i64 + 1);
@@ -348,6 +367,9 @@ impl Core {
         self.put_back(&mut batch);
         for (limit, amount) in batch.books.iter().enumerate() {
             self.books[limit] += amount;
+        }
+        for (now, before) in self.pauses.iter_mut().zip(&batch.pauses) {
+            *now = now.after(*before);
         }
         for (limit, stamp, amount) in batch.returns {
             let stamps = vec![stamp; self.spec.limits.len()].into_boxed_slice();
@@ -391,11 +413,17 @@ impl Core {
         let waits = !batch.asked.is_empty();
         self.put_back(batch);
         self.blocked = None;
+        if let Some((limit, since)) = self.waits.take() {
+            if let Some(limit) = self.stats.limits.get_mut(limit) {
+                limit.blocked_for += sent_at.saturating_duration_since(since);
+            }
+        }
         if waits && answer.waits_for != 0 {
             let limit = usize::try_from(answer.waits_for - 1).ok().filter(|_| answer.waits_for > 0);
             // Counted from when it was sent: the next call takes as long to get there.
             let ready_at = sent_at + Duration::from_micros(answer.ready_us.saturating_sub(answer.now_us));
             self.blocked = Some(Blocked { limit, ready_at });
+            self.waits = limit.map(|limit| (limit, sent_at));
             self.stats.denials += 1;
             match limit.and_then(|at| self.stats.limits.get_mut(at)) {
                 Some(limit) => limit.blocked += 1,

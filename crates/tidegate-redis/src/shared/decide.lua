@@ -20,7 +20,7 @@ local known, seen, expects = num(), num(), num()
 local limits, fields, key = {}, { 't', 'born', 'n', 'cold', 'kept' }, 3
 for i = 1, num() do
   local limit = { kind = text(), name = text(), amount = num(), a = num(), b = num(), c = num() }
-  limit.dimension, limit.book, limit.told, limit.told_at = num(), num(), num(), num()
+  limit.dimension, limit.book, limit.told, limit.told_at, limit.pause = num(), num(), num(), num(), num()
   if limit.kind == 's' then
     limit.queue, limit.sums = KEYS[key], KEYS[key + 1]
     key = key + 2
@@ -28,6 +28,7 @@ for i = 1, num() do
   limits[i] = limit
   fields[#fields + 1] = limit.name .. ':used'
   fields[#fields + 1] = limit.name .. ':at'
+  fields[#fields + 1] = limit.name .. ':till'
 end
 
 local state = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -85,9 +86,18 @@ local function write_sum(limit, index, by)
   return tonumber(redis.call('HINCRBY', limit.sums, int(index), int(by)))
 end
 
+local resumed = false
 for i, limit in ipairs(limits) do
-  limit.used, limit.at = tonumber(state[4 + 2 * i] or 0), tonumber(state[5 + 2 * i] or 0)
+  limit.used, limit.at = tonumber(state[3 + 3 * i] or 0), tonumber(state[4 + 3 * i] or 0)
   limit.add = 0
+  -- The server said so to one of us, and it holds for all; below zero: it does not hold any more.
+  limit.till = tonumber(state[5 + 3 * i] or 0)
+  limit.till_before = limit.till
+  if limit.pause > 0 then
+    limit.till = max(limit.till, now + limit.pause)
+  elseif limit.pause < 0 and limit.till > 0 then
+    limit.till, resumed = 0, true
+  end
   if limit.kind == 's' then
     -- Counted until the bucket's end has left the window: never over, a thousandth below at most.
     limit.at = floor(now / limit.b)
@@ -108,7 +118,7 @@ for i, limit in ipairs(limits) do
     if freeze and limit.used < limit.amount then limit.book = limit.book + limit.amount - limit.used end
   elseif limit.kind == 'b' then
     limit.full = limit.b * limit.a
-    if not state[5 + 2 * i] and limit.c == 1 then
+    if not state[4 + 3 * i] and limit.c == 1 then
       limit.used = limit.full
     else
       limit.used = max(0, limit.used - limit.amount * (now - limit.at))
@@ -199,8 +209,12 @@ else
     local count, costs = num(), {}
     for d = 1, dimensions do costs[d] = num() end
     local fit = min(count, slots)
-    for _, limit in ipairs(limits) do
+    for i, limit in ipairs(limits) do
       local cost = costs[limit.dimension] or 0
+      if limit.till > now and (cost > 0 or limit.kind == 'c') then
+        fit = 0
+        if waits_for == 0 or limit.till > ready then waits_for, ready = i, limit.till end
+      end
       if cost > 0 then
         if limit.kind == 'b' then
           fit = min(fit, floor((limit.full - limit.used) / (cost * limit.a)))
@@ -246,7 +260,7 @@ elseif granted > 0 or ticket == 0 then
   tickets = tickets + 1
   ticket = tickets
 end
-local freed = mine and held < mine.count or returned > 0
+local freed = mine and held < mine.count or returned > 0 or resumed
 local left = ticket_before > 0 and first and ticket_before < first.ticket
 if first and (freed or left) and (ticket == 0 or first.ticket < ticket) then
   -- It is expected at once; if it does not come, it holds up nobody for longer than the grace.
@@ -272,6 +286,10 @@ for _, limit in ipairs(limits) do
     used = ceil(used / limit.a)
   elseif limit.kind == 'c' then
     limit.used, limit.at, used = 0, 0, taken + held + granted
+  end
+  if limit.till ~= limit.till_before then
+    saved[#saved + 1] = limit.name .. ':till'
+    saved[#saved + 1] = int(limit.till)
   end
   if limit.kind ~= 'c' then
     saved[#saved + 1] = limit.name .. ':used'

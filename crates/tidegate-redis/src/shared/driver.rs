@@ -34,6 +34,7 @@ pub(super) async fn drive(shared: Rc<Shared>) {
         if !tell(&shared, &mut script, batch).await {
             break;
         }
+        shared.refuse_if_closed();
     }
     let mut wake = Vec::new();
     {
@@ -144,7 +145,7 @@ async fn tell(shared: &Rc<Shared>, script: &mut Option<Script>, mut batch: Batch
             }
             Err(CallError::Closed) => {
                 shared.shut(batch, "its Redis client was closed");
-                shared.close_now();
+                shared.close_now(EnterError::Closed);
                 return false;
             }
         }

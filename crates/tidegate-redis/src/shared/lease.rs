@@ -39,8 +39,8 @@ impl Future for SharedEnter {
         match std::mem::replace(&mut this.step, Step::Done) {
             Step::Begin(cost) => {
                 let shared = &this.handle.shared;
-                if shared.is_closed() {
-                    return Poll::Ready(Err(EnterError::Closed));
+                if let Some(why) = &*shared.closed.borrow() {
+                    return Poll::Ready(Err(why.clone()));
                 }
                 let cost = match shared.core.borrow().spec.clamp(cost) {
                     Ok(cost) => cost,

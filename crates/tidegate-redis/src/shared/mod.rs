@@ -1,5 +1,7 @@
 //! A gate that several machines share through Redis.
 
+mod agree;
+mod common;
 mod core;
 mod driver;
 mod lease;
@@ -22,6 +24,7 @@ use self::local::LocalShare;
 use self::spec::Spec;
 use crate::client::Client;
 
+pub use self::agree::AgreeError;
 pub use self::lease::{SharedEnter, SharedLease};
 pub use self::spec::SharedConfigError;
 pub use self::stats::{SharedLimitStats, SharedStats};
@@ -121,7 +124,7 @@ impl SharedBuilder {
             late_after: (self.margin / 2).max(Duration::from_millis(1)),
             nudges: Cell::new(0),
             driver: RefCell::new(None),
-            closed: Cell::new(false),
+            closed: RefCell::new(None),
             local: RefCell::new(None),
         });
         let channel = shared.core.borrow().channel();
@@ -180,7 +183,8 @@ pub(crate) struct Shared {
     /// Raised when the driver should look.
     nudges: Cell<u64>,
     driver: RefCell<Option<Waker>>,
-    closed: Cell<bool>,
+    /// Why nobody is let in any more; set once.
+    closed: RefCell<Option<EnterError>>,
     /// There while Redis is lost and the policy says so.
     local: RefCell<Option<LocalShare>>,
 }
@@ -225,13 +229,20 @@ impl SharedGate {
         stats
     }
 
+    /// Asks Redis how the limits stand, though nobody wants in: [`stats`](Self::stats) have it in a moment. One who is let in,
+    /// or waits, knows it anyway.
+    pub fn look(&self) {
+        self.handle.shared.core.borrow_mut().look();
+        self.handle.shared.wake();
+    }
+
     /// Lets nobody in any more, and waits until all leases have ended and Redis was told so. Without a connection it does
     /// not wait: what is held expires.
     ///
     /// # Cancel safety
     /// Dropped, the gate is closed all the same.
     pub async fn close(&self) {
-        self.handle.shared.close_now();
+        self.handle.shared.close_now(EnterError::Closed);
         let task = self.handle.task.borrow_mut().take();
         if let Some(task) = task {
             let _ = task.await;
@@ -248,7 +259,7 @@ impl fmt::Debug for SharedGate {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.client.unsubscribe(&self.channel);
-        self.shared.close_now();
+        self.shared.close_now(EnterError::Closed);
     }
 }
 
@@ -258,19 +269,21 @@ impl Shared {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.get()
+        self.closed.borrow().is_some()
     }
 
-    fn close_now(&self) {
-        if !self.closed.replace(true) {
-            let mut wake = Vec::new();
-            {
-                let mut core = self.core.borrow_mut();
-                core.refuse_line(&EnterError::Closed, &mut wake);
-            }
-            wake.into_iter().for_each(Waker::wake);
-        }
+    fn close_now(&self, why: EnterError) {
+        self.closed.borrow_mut().get_or_insert(why);
+        self.refuse_if_closed();
         self.wake();
+    }
+
+    /// Those in line, once it is closed; who is being asked for comes back to the line first.
+    fn refuse_if_closed(&self) {
+        let Some(why) = self.closed.borrow().clone() else { return };
+        let mut wake = Vec::new();
+        self.core.borrow_mut().refuse_line(&why, &mut wake);
+        wake.into_iter().for_each(Waker::wake);
     }
 
     /// The driver should look.

@@ -199,10 +199,12 @@ impl Spec {
         }
     }
 
-    /// The limits, with what is to be booked under each without asking, and what was last heard of each.
-    pub(crate) fn push_limits(&self, books: &[u64], heard: &[Heard], out: &mut Command) {
+    /// The limits, with what is to be booked under each without asking, whether it is to be held up, and what was last heard
+    /// of it.
+    pub(crate) fn push_limits(&self, books: &[u64], pauses: &[Pause], heard: &[Heard], out: &mut Command) {
         out.push_int(self.limits.len() as i64);
-        for ((spec, book), heard) in self.limits.iter().zip(books).zip(heard) {
+        for (at, spec) in self.limits.iter().enumerate() {
+            let (book, heard) = (books[at], heard[at]);
             let (kind, parameters) = match &spec.kind {
                 Kind::Concurrency => ("c", [0; 3]),
                 Kind::Strict { window_us } => ("s", [*window_us, window_us.div_ceil(BUCKETS), self.margin_us]),
@@ -217,9 +219,14 @@ impl Spec {
                 out.push_int(parameter as i64);
             }
             out.push_int(spec.dimension as i64);
-            out.push_int(*book as i64);
+            out.push_int(book as i64);
             out.push_int(heard.used as i64);
             out.push_int(heard.stamp as i64);
+            out.push_int(match pauses[at] {
+                Pause::None => 0,
+                Pause::For(duration) => micros(duration).max(1) as i64,
+                Pause::Over => -1,
+            });
         }
     }
 
@@ -232,6 +239,38 @@ impl Spec {
                 days.look(now_us);
             }
         }
+    }
+
+    /// All that machines have to agree on, in words that are compared and shown.
+    pub(crate) fn describe(&self) -> String {
+        let seconds = |us: u64| format!("{:?}", Duration::from_micros(us));
+        let each = self.limits.iter().map(|spec| {
+            let (name, amount) = (&spec.name, spec.limit.amount());
+            match &spec.kind {
+                Kind::Concurrency => format!("{name} {amount} at once"),
+                Kind::Strict { window_us } => format!("{name} {amount} in any {}", seconds(*window_us)),
+                Kind::Bucket { per_us, burst, .. } => {
+                    format!("{name} {amount} each {} (bucket of {burst})", seconds(*per_us))
+                }
+                Kind::Aligned { length_us } => format!("{name} {amount} each {} of the clock", seconds(*length_us)),
+                Kind::Day(days) => {
+                    format!("{name} {amount} a day in {}", days.zone.iana_name().unwrap_or("its zone"))
+                }
+            }
+        });
+        let mut each: Vec<String> = each.collect();
+        each.sort();
+        each.join(", ")
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.limits.iter().position(|spec| &*spec.name == name)
+    }
+
+    /// How long a gate of other limits may still count: its windows, but not its days.
+    pub(crate) fn longest_window(&self) -> Duration {
+        let windows = self.limits.iter().filter(|spec| !matches!(spec.kind, Kind::Day(_)));
+        windows.map(LimitSpec::counts_for).max().unwrap_or_default()
     }
 
     pub(crate) fn has_concurrency(&self) -> bool {
@@ -257,6 +296,28 @@ impl LimitSpec {
 
     pub(crate) fn cost_of(&self, cost: &Cost) -> u64 {
         self.limit.rated().map_or(0, |(dimension, _)| cost.of(dimension))
+    }
+}
+
+/// What all machines are to be told of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pause {
+    #[default]
+    None,
+    /// Nobody passes it for so long.
+    For(Duration),
+    /// They do again.
+    Over,
+}
+
+impl Pause {
+    /// This one, after what was to be told before.
+    pub(crate) fn after(self, before: Pause) -> Pause {
+        match (before, self) {
+            (Pause::For(one), Pause::For(other)) => Pause::For(one.max(other)),
+            (before, Pause::None) => before,
+            (_, new) => new,
+        }
     }
 }
 

@@ -65,6 +65,8 @@ pub struct SharedLimitStats {
     pub used: u64,
     /// How often somebody here was told to wait for it.
     pub blocked: u64,
+    /// For how long the first in line here waited for it.
+    pub blocked_for: Duration,
 }
 
 impl SharedStats {

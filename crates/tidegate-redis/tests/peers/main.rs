@@ -3,6 +3,7 @@
 //! It is a harness of its own, because it starts itself as the machines that share a gate.
 
 mod connection;
+mod front;
 mod gate;
 mod loss;
 mod machines;
@@ -19,7 +20,8 @@ fn main() {
         return worker::run(&arguments[1..]);
     }
     let parts: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let tests = [connection::TESTS, gate::TESTS, loss::TESTS, machines::TESTS, namespaces::TESTS].concat();
+    let tests =
+        [connection::TESTS, front::TESTS, gate::TESTS, loss::TESTS, machines::TESTS, namespaces::TESTS].concat();
     let chosen = tests.iter().filter(|(name, _)| parts.is_empty() || parts.iter().any(|part| name.contains(*part)));
     let mut count = 0;
     for (name, test) in chosen {
