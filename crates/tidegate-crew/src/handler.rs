@@ -1,0 +1,109 @@
+//! The worker's side: a question in a task, an answer in its result.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+use tidegate_batch::{Asked, CallError, Caller, Local, Provider, Question, Remote};
+use tidegate_limit::Admission;
+use tidegate_worker::{Handler, HandlerError, Task, TaskContext};
+
+use crate::form::{ARGUMENT, PageOutcome, PageResult, PageTask, Refusal, Server};
+
+/// Whom a worker asks.
+#[derive(Clone, Debug)]
+pub enum Asks {
+    /// A server, with the worker's key, within the worker's gate.
+    Server(Caller),
+    /// The offline provider, within a gate.
+    Local(Admission),
+}
+
+impl Asks {
+    /// The server that tasks have to name.
+    #[must_use]
+    pub fn server(&self) -> Server {
+        match self {
+            Asks::Server(caller) => {
+                Server { provider: caller.dialect().name().into(), base_url: caller.base_url().into() }
+            }
+            Asks::Local(_) => Server { provider: "local".into(), base_url: String::new() },
+        }
+    }
+}
+
+/// Answers pages that a [`Crew`](crate::Crew) asks about: a handler of the tasks called [`TASK`](crate::TASK).
+///
+/// What the server says of a page, good or bad, is the task's result; a task fails only if it is none.
+#[derive(Clone, Debug)]
+pub struct PageHandler {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    asks: Asks,
+    server: Server,
+    worker: String,
+}
+
+impl PageHandler {
+    /// A handler that asks there; `worker` is its name in results.
+    #[must_use]
+    pub fn new(asks: Asks, worker: impl Into<String>) -> PageHandler {
+        let server = asks.server();
+        PageHandler { inner: Rc::new(Inner { asks, server, worker: worker.into() }) }
+    }
+
+    /// Whom it asks.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.inner.server
+    }
+}
+
+impl Handler for PageHandler {
+    fn call(&self, task: Task, _: TaskContext) -> tidegate_worker::Local<'static, Result<Value, HandlerError>> {
+        let inner = Rc::clone(&self.inner);
+        Box::pin(async move { inner.answer(task).await })
+    }
+}
+
+impl Inner {
+    async fn answer(&self, mut task: Task) -> Result<Value, HandlerError> {
+        let page = task.kwargs.remove(ARGUMENT).unwrap_or_default();
+        let page: PageTask = serde_json::from_value(page)
+            .map_err(|error| HandlerError::rejected(format!("this is no page to explain: {error}")))?;
+        if page.server != self.server {
+            return Err(HandlerError::rejected(format!(
+                "the page is for {}, and worker {} asks {}; start workers for it, or use a queue of its own",
+                page.server, self.worker, self.server
+            )));
+        }
+        let parameters = page.parameters();
+        let question = page.into_question().map_err(HandlerError::rejected)?;
+        let asked = match &self.asks {
+            Asks::Local(gate) => ask(&Local::new(gate), gate, &question).await,
+            Asks::Server(caller) => ask(&Remote::new(caller.clone(), parameters), caller.gate(), &question).await,
+        };
+        let (attempts, outcome) = match asked {
+            Ok(Asked { answer, attempts, .. }) => (attempts, PageOutcome::Answer(answer)),
+            // Its gate was closed: somebody else's will do.
+            Err(CallError::Closed) => return Err(HandlerError::retry("this worker lets nobody in any more")),
+            Err(error) => (attempts_of(&error), PageOutcome::Error(Refusal::of(&error))),
+        };
+        let result = PageResult { worker: self.worker.clone(), attempts, outcome };
+        serde_json::to_value(result).map_err(Into::into)
+    }
+}
+
+async fn ask(provider: &dyn Provider, gate: &Admission, question: &Question) -> Result<Asked, CallError> {
+    provider.ask(gate.unscoped(), question).await
+}
+
+fn attempts_of(error: &CallError) -> u32 {
+    match error {
+        CallError::Unavailable { attempts, .. } | CallError::Garbled { attempts, .. } => *attempts,
+        CallError::TooLarge { .. } => 0,
+        _ => 1,
+    }
+}
