@@ -12,3 +12,9 @@ command -v redis-server >/dev/null || {
 cargo clippy -p tidegate-redis --test peers --features peers --locked --quiet -- -D warnings
 # Sockets, logs and the machines' records are in temporary directories of their own.
 TMPDIR=$scratch cargo test -p tidegate-redis --test peers --features peers --locked --quiet
+
+# The main job across machines, within limits held in common.
+cargo clippy -p tidegate-cli --test shared --features peers --locked --quiet -- -D warnings
+TMPDIR=$scratch cargo test -p tidegate-cli --test shared --features peers --locked --quiet
+cargo build -p tidegate-cli --locked --quiet
+tests/redis/many-machines.sh "$scratch"

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
+use tidegate_batch::Quotas;
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
 use tidegate_http::Client;
-use tidegate_limit::Gate;
+use tidegate_limit::Admission;
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::spawn;
 
 use super::Done;
-use super::limits::LimitArgs;
+use super::limits::{LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use crate::progress::{self, ProgressArg, Reporter, Run, Scene, Unit};
 
@@ -75,6 +76,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     limits: LimitArgs,
 
+    #[command(flatten)]
+    shared: SharedArgs,
+
     /// How to show the progress, on standard error
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto)]
     progress: ProgressArg,
@@ -87,7 +91,8 @@ pub(crate) struct Args {
 /// What was asked for, checked.
 struct Config {
     batch: Batch,
-    gate: Gate,
+    quotas: Quotas,
+    shared: SharedArgs,
     server: ServerArgs,
     connections: usize,
     output: Output,
@@ -110,14 +115,15 @@ impl TryFrom<Args> for Config {
         if matches!((&input, &output), (Input::File(from), Output::File(to)) if from == to) {
             bail!("the results would overwrite the requests; choose another --output");
         }
-        let Some(dialect) = args.server.provider.dialect() else {
+        let Some(dialect) = args.server.address.provider.dialect() else {
             bail!("provider {} answers no requests; choose openai, gemini or anthropic", ProviderArg::Local.name());
         };
         // Before anything is read or made: a key that is missing is missed at once.
-        args.server.key(dialect)?;
+        args.server.address.key(dialect)?;
         let mut limits = args.limits;
         limits.global_concurrency = args.max_in_flight.unwrap_or(limits.global_concurrency);
-        let quotas = limits.quotas(limits.rpd.map(|_| state_folder(&output)).transpose()?);
+        let quotas = limits
+            .quotas(limits.rpd.filter(|_| args.shared.limits.is_none()).map(|_| state_folder(&output)).transpose()?);
         let earlier = match (args.fresh, args.retry_failed) {
             (true, _) => Earlier::Discard,
             (_, true) => Earlier::RetryFailed,
@@ -128,7 +134,8 @@ impl TryFrom<Args> for Config {
             Batch::new(input, output.clone()).earlier(earlier).bad_lines(bad_lines).model(args.server.model.clone());
         Ok(Config {
             batch,
-            gate: quotas.gate()?,
+            quotas,
+            shared: args.shared,
             server: args.server,
             connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
             // Where results go to the terminal, nothing can be drawn in place.
@@ -162,7 +169,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
-    let Config { batch, gate, server, connections, .. } = config;
+    let Config { batch, quotas, shared, server, connections, .. } = config;
+    let limits = shared.open(&quotas).await?;
+    let gate = limits.admission.clone();
     // As many connections as requests under way, and none of them closed between two.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
     let caller = server.caller(&gate)?.with_client(client);
@@ -180,6 +189,7 @@ async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
     for task in &signals {
         task.cancel();
     }
+    limits.close().await;
     Ok(outcome?)
 }
 
@@ -217,7 +227,7 @@ fn as_json(event: &Event) -> Value {
 /// A batch under way.
 struct Flow {
     progress: Rc<Cell<Progress>>,
-    gate: Gate,
+    gate: Admission,
     began: Instant,
 }
 

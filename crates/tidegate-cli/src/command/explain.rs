@@ -11,16 +11,21 @@ use tidegate_batch::{
     DEFAULT_PROMPT, Explain, ExplainError, Input, Local, Options, Parameters, Prompt, Provider, Quotas, Remote, Report,
     Selection, Stop, Store, find_pdfs,
 };
-use tidegate_limit::Gate;
+use tidegate_limit::Admission;
 use tidegate_loop::signal::{SignalKind, signal};
-use tidegate_loop::spawn;
+use tidegate_loop::{JoinHandle, spawn};
 use tidegate_pdf::Reader;
 
 use super::Done;
-use super::limits::LimitArgs;
+use super::explain_away::{Asks, Away};
+use super::limits::{LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
+use crate::broker::{BrokerUrl, Kind, failed};
 use crate::output::Output;
 use crate::progress::{ProgressArg, Reporter};
+
+/// Where pages wait for workers, unless told otherwise.
+pub(crate) const QUEUE: &str = "explain";
 
 /// What a run keeps for the next one, in the folder of its outputs.
 const STATE: &str = ".tidegate";
@@ -86,6 +91,21 @@ pub(crate) struct Args {
     #[command(flatten)]
     limits: LimitArgs,
 
+    #[command(flatten)]
+    shared: SharedArgs,
+
+    /// Have workers ask: publish the pages to this queue and collect their answers (tidegate worker --handler explain)
+    #[arg(long, value_name = "URL", help_heading = "Many machines")]
+    broker: Option<BrokerUrl>,
+
+    /// The queue's name
+    #[arg(long, value_name = "QUEUE", default_value = QUEUE, help_heading = "Many machines")]
+    queue: String,
+
+    /// RabbitMQ: which kind of queue it is; the workers' --queue-kind
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::Classic, help_heading = "Many machines")]
+    queue_kind: Kind,
+
     /// Pages of one file under way at once; auto: 50 below 20 pages, 30 up to 100, 20 above
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     page_concurrency: Count,
@@ -145,6 +165,9 @@ fn temperature(text: &str) -> Result<f32, String> {
 struct Config {
     options: Options,
     quotas: Quotas,
+    shared: SharedArgs,
+    /// Where workers take pages from: the broker, its kind of queues, the queue.
+    broker: Option<(BrokerUrl, Kind, String)>,
     server: ServerArgs,
     parameters: Option<Parameters>,
     pictures: bool,
@@ -167,7 +190,7 @@ impl TryFrom<Args> for Config {
                 None => text.to_owned(),
             },
         };
-        let parameters = match args.server.provider {
+        let parameters = match args.server.address.provider {
             ProviderArg::Local => None,
             _ => Some(Parameters {
                 model: args.server.model()?,
@@ -175,9 +198,9 @@ impl TryFrom<Args> for Config {
                 temperature: args.temperature,
             }),
         };
-        // Before anything is read or made: a key that is missing is missed at once.
-        if let Some(dialect) = args.server.provider.dialect() {
-            args.server.key(dialect)?;
+        // Before anything is read or made: a key that is missing is missed at once. Workers have their own.
+        if let Some(dialect) = args.server.address.provider.dialect().filter(|_| args.broker.is_none()) {
+            args.server.address.key(dialect)?;
         }
         let mut options = Options::new(inputs, &args.out);
         options.prompt = Prompt::parse(&prompt_text)?;
@@ -196,6 +219,8 @@ impl TryFrom<Args> for Config {
         }
         Ok(Config {
             quotas: args.limits.quotas(Some(args.out.join(STATE).join("quota.db"))),
+            shared: args.shared,
+            broker: args.broker.map(|broker| (broker, args.queue_kind, args.queue)),
             options,
             server: args.server,
             parameters,
@@ -219,25 +244,42 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::Result<Report> {
-    let (gate, quota) = config.quotas.open()?;
-    let provider = provider(&config, &gate)?;
+    let limits = config.shared.open(&config.quotas).await?;
+    let gate = limits.admission.clone();
+    let away = match &config.broker {
+        Some((url, kind, queue)) => {
+            let broker = url.open_shared(*kind).await?;
+            Some(Away::new(broker, queue, asks(&config, &gate)?, &limits))
+        }
+        None => None,
+    };
+    let provider: Rc<dyn Provider> = match &away {
+        Some(away) => Rc::new(away.crew.clone()),
+        None => provider(&config, &gate)?,
+    };
     let store = Store::open(state.join("results.db"))?;
-    let (name, heard) = (config.server.provider.name(), reporter.clone());
+    let (name, heard) = (config.server.address.provider.name(), reporter.clone());
     let explain = Explain::new(config.options, provider, name, &gate, store)
         .with_reader(config.reader)
         .on_event(move |event| heard.event(event));
     let following = reporter.follow(explain.watch());
-    let signals =
-        [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, explain.stop(), reporter.clone())));
+    let mut beside: Vec<JoinHandle<()>> = Vec::new();
+    for kind in [SignalKind::INTERRUPT, SignalKind::TERMINATE] {
+        let manner = if away.is_some() { Manner::WithWorkers } else { Manner::Alone };
+        beside.push(spawn(heed(kind, explain.stop(), reporter.clone(), manner)));
+    }
+    if let Some(away) = &away {
+        beside.extend(away.attend(explain.stop(), &reporter));
+    }
     let outcome = explain.run().await;
     drop(following);
-    if let Some(quota) = quota {
-        // The run has closed the gate, so the day's count is exact.
-        quota.close();
-    }
-    signals.iter().for_each(|task| {
+    beside.iter().for_each(|task| {
         task.cancel();
     });
+    limits.close().await;
+    if let Some(away) = away {
+        away.broker.close().await.map_err(failed)?;
+    }
     match outcome {
         Ok(report) => Ok(report),
         Err(ExplainError::Report { path, source, report }) => {
@@ -248,7 +290,21 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
     }
 }
 
-fn provider(config: &Config, gate: &Gate) -> anyhow::Result<Rc<dyn Provider>> {
+/// What workers are to ask. No key is needed here.
+fn asks<'a>(config: &'a Config, gate: &Admission) -> anyhow::Result<Asks<'a>> {
+    let address = &config.server.address;
+    let (alone, base_url): (Rc<dyn Provider>, String) = match &config.parameters {
+        None => (Rc::new(Local::new(gate)), String::new()),
+        Some(parameters) => {
+            let caller = address.caller_without_key(gate)?;
+            let base_url = caller.base_url().to_owned();
+            (Rc::new(Remote::new(caller, parameters.clone()).with_pictures(config.pictures)), base_url)
+        }
+    };
+    Ok(Asks { address, parameters: config.parameters.clone(), alone, base_url, fresh: config.options.fresh })
+}
+
+fn provider(config: &Config, gate: &Admission) -> anyhow::Result<Rc<dyn Provider>> {
     Ok(match &config.parameters {
         None => Rc::new(Local::new(gate)),
         Some(parameters) => {
@@ -258,23 +314,43 @@ fn provider(config: &Config, gate: &Gate) -> anyhow::Result<Rc<dyn Provider>> {
     })
 }
 
+/// Who asks.
+#[derive(Clone, Copy)]
+enum Manner {
+    Alone,
+    WithWorkers,
+}
+
 /// First in order, then at once, then not at all.
-async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter) {
+async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter, manner: Manner) {
+    let (finishing, dropping, leaving) = match manner {
+        Manner::Alone => (
+            "finishing what is under way, which is paid for; once more to drop it",
+            "dropping what is under way, outputs are still written; once more to leave at once",
+            "left; every answer that came is kept: run the same command again for the rest",
+        ),
+        Manner::WithWorkers => (
+            "taking back what no worker has begun, and waiting for the rest, which is paid for; once more to leave it to them",
+            "not waiting: what the workers have they will answer, and the same command within a day collects it; once more to \
+             leave at once",
+            "left; what the workers have they will answer: run the same command again to collect it, and for the rest",
+        ),
+    };
     let Ok(mut signals) = signal(kind) else { return };
     let mut times = 0;
     loop {
         times += signals.recv().await;
         match times {
             1 => {
-                reporter.stopping("finishing what is under way, which is paid for; once more to drop it");
+                reporter.stopping(finishing);
                 stop.finish("interrupted");
             }
             2 => {
-                reporter.say("dropping what is under way, outputs are still written; once more to leave at once");
+                reporter.say(dropping);
                 stop.drop_calls("interrupted");
             }
             _ => {
-                reporter.leave("left; every answer that came is kept: run the same command again for the rest");
+                reporter.leave(leaving);
                 std::process::exit(130);
             }
         }

@@ -1,10 +1,18 @@
 //! The options of the limits, the same for every command that keeps to some.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use tidegate_batch::{GLOBAL_CONCURRENCY, Quotas, WindowKind};
+use tidegate_limit::store::Store as QuotaStore;
+use tidegate_limit::{Admission, Gate, Limit};
+use tidegate_redis::{Address, AgreeError, Client, ClientOptions, OnLoss, SharedGate};
+
+/// How long a Redis may take to answer at the start.
+const REDIS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Limits of the provider; what is not given is not limited
 #[derive(Debug, Clone, clap::Args)]
@@ -70,6 +78,104 @@ impl LimitArgs {
     }
 }
 
+/// Limits held in common with other machines
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct SharedArgs {
+    /// Hold the limits in common with other machines, through a Redis: redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…,
+    /// unix://PATH
+    #[arg(long, value_name = "URL", hide_env_values = true)]
+    pub(crate) limits: Option<Address>,
+
+    /// What the limits are called there: machines that say the same name share them
+    #[arg(long, value_name = "NAME", default_value = "tidegate")]
+    pub(crate) limits_name: String,
+
+    /// While Redis is lost: stop lets nobody in, share=0.5 goes on with half of every limit
+    #[arg(long, value_name = "stop|share=X", default_value = "stop")]
+    pub(crate) limits_lost: Lost,
+}
+
+/// What to do while Redis is lost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Lost(pub(crate) OnLoss);
+
+impl FromStr for Lost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Lost, String> {
+        let share = |share: &str| share.parse().ok().filter(|share: &f64| *share > 0.0 && *share <= 1.0);
+        match text.split_once('=') {
+            None if text == "stop" => Ok(Lost(OnLoss::Stop)),
+            Some(("share", number)) => match share(number) {
+                Some(share) => Ok(Lost(OnLoss::LocalShare { share })),
+                None => Err("a share is above 0 and at most 1, such as share=0.5".into()),
+            },
+            _ => Err("stop, or a share such as share=0.5".into()),
+        }
+    }
+}
+
+/// Limits that can be used.
+pub(crate) struct Opened {
+    pub(crate) admission: Admission,
+    /// The file that the day's count is in; closed after the gate, it has the exact count.
+    pub(crate) day: Option<QuotaStore>,
+    pub(crate) shared: Option<SharedGate>,
+}
+
+impl Opened {
+    /// Tells the others that nothing is held here any more, and writes the day's count down.
+    pub(crate) async fn close(self) {
+        self.admission.close();
+        if let Some(shared) = self.shared {
+            shared.close().await;
+        }
+        if let Some(day) = self.day {
+            day.close();
+        }
+    }
+}
+
+impl SharedArgs {
+    /// The limits of `quotas`, in common with others if there is a Redis. To be called on a loop.
+    pub(crate) async fn open(&self, quotas: &Quotas) -> anyhow::Result<Opened> {
+        let Some(redis) = self.client() else {
+            let (gate, day) = quotas.open()?;
+            return Ok(Opened { admission: gate.into(), day, shared: None });
+        };
+        // What is counted over all machines is counted over restarts, too.
+        let gate = Quotas { file: None, ..quotas.clone() }.gate()?;
+        let shared = self.share(redis, &self.limits_name, quotas.limits()).await?;
+        let admission = Admission::in_front_of(gate, std::rc::Rc::new(shared.clone()));
+        Ok(Opened { admission, day: None, shared: Some(shared) })
+    }
+
+    /// `gate`, with its `limits` in common with others if there is a Redis: under the usual name and `part`.
+    pub(crate) async fn admission(&self, gate: Gate, part: &str, limits: Vec<Limit>) -> anyhow::Result<Admission> {
+        let Some(redis) = self.client() else { return Ok(gate.into()) };
+        let shared = self.share(redis, &format!("{} {part}", self.limits_name), limits).await?;
+        Ok(Admission::in_front_of(gate, std::rc::Rc::new(shared)))
+    }
+
+    fn client(&self) -> Option<Client> {
+        self.limits.clone().map(|address| Client::open(address, ClientOptions::default()))
+    }
+
+    async fn share(&self, redis: Client, name: &str, limits: Vec<Limit>) -> anyhow::Result<SharedGate> {
+        let gate = SharedGate::builder(redis, name).limits(limits).on_loss(self.limits_lost.0).build()?;
+        match gate.agree(REDIS_PATIENCE).await {
+            Ok(()) => Ok(gate),
+            Err(AgreeError::Connect(error)) if error.is_temporary() && self.limits_lost.0 != OnLoss::Stop => {
+                eprintln!("tidegate: {error}; going on with the local share until it is there");
+                Ok(gate)
+            }
+            Err(error @ AgreeError::OtherLimits { .. }) => bail!("{error} (--limits-name)"),
+            Err(error) => Err(error).context("the limits in common cannot be used"),
+        }
+    }
+}
+
 /// `500ms`, `20s`, `5m`, `1h`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
@@ -92,6 +198,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_redis_stops_or_leaves_a_share() {
+        assert_eq!("stop".parse(), Ok(Lost(OnLoss::Stop)));
+        assert_eq!("share=0.5".parse(), Ok(Lost(OnLoss::LocalShare { share: 0.5 })));
+        for text in ["", "go", "share", "share=0", "share=1.5", "share=half", "stop=1"] {
+            assert!(text.parse::<Lost>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn times_are_read_with_their_units() {

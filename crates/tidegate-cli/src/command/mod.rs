@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod completions;
 pub(crate) mod enqueue;
 pub(crate) mod explain;
+mod explain_away;
 pub(crate) mod limits;
 pub(crate) mod plan;
 mod plan_chart;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::ValueEnum;
 use tidegate_batch::{ApiKey, Caller, Dialect, KeyError, Retries};
-use tidegate_limit::{Backoff, Gate};
+use tidegate_limit::{Admission, Backoff};
 
 use super::limits::duration;
 
@@ -14,6 +14,22 @@ use super::limits::duration;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Provider")]
 pub(crate) struct ServerArgs {
+    #[command(flatten)]
+    pub(crate) address: AddressArgs,
+
+    /// The model
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+
+    /// How often a request is tried again when the server fails or cannot be reached
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) retries: u32,
+}
+
+/// Where it is, and how to get in
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Provider")]
+pub(crate) struct AddressArgs {
     /// Who explains
     #[arg(long, value_enum, default_value_t = ProviderArg::Local)]
     pub(crate) provider: ProviderArg,
@@ -21,10 +37,6 @@ pub(crate) struct ServerArgs {
     /// The server's address, up to what all its paths have in common; the provider's own unless given
     #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
-
-    /// The model
-    #[arg(long, value_name = "NAME")]
-    pub(crate) model: Option<String>,
 
     /// The environment variable that the key is in; the provider's usual one unless given
     #[arg(long, value_name = "VAR", conflicts_with = "api_key_file")]
@@ -37,10 +49,6 @@ pub(crate) struct ServerArgs {
     /// How long one request may take, from the connection to the end of the answer
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
     pub(crate) timeout: Duration,
-
-    /// How often a request is tried again when the server fails or cannot be reached
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) retries: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -75,10 +83,17 @@ impl ProviderArg {
 impl ServerArgs {
     /// The model, which a server has to be told.
     pub(crate) fn model(&self) -> anyhow::Result<String> {
-        let name = self.provider.name();
+        let name = self.address.provider.name();
         self.model.clone().with_context(|| format!("which model? Provider {name} needs one: --model NAME"))
     }
 
+    /// Whoever sends the requests, within `gate`.
+    pub(crate) fn caller(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
+        self.address.caller(gate, self.retries)
+    }
+}
+
+impl AddressArgs {
     /// The key, before anything happens. A server of one's own may need none; the provider's own always does.
     pub(crate) fn key(&self, dialect: Dialect) -> anyhow::Result<Option<ApiKey>> {
         if let Some(path) = &self.api_key_file {
@@ -92,15 +107,21 @@ impl ServerArgs {
         }
     }
 
-    /// Whoever sends the requests, within `gate`.
-    pub(crate) fn caller(&self, gate: &Gate) -> anyhow::Result<Caller> {
-        let Some(dialect) = self.provider.dialect() else {
-            bail!("provider local has no server; choose another --provider");
-        };
-        let key = self.key(dialect)?;
-        let base = self.base_url.as_deref().unwrap_or(dialect.default_base_url());
-        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(self.retries);
+    /// Whoever sends the requests, within `gate`; each is tried again so often when the server fails.
+    pub(crate) fn caller(&self, gate: impl Into<Admission>, retries: u32) -> anyhow::Result<Caller> {
+        let key = self.key(self.dialect()?)?;
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(retries);
         let retries = Retries { backoff, ..Retries::default() };
-        Ok(Caller::new(gate, dialect, base)?.with_key(key).with_retries(retries).with_timeout(self.timeout))
+        Ok(self.caller_without_key(gate)?.with_key(key).with_retries(retries).with_timeout(self.timeout))
+    }
+
+    /// One that knows where the server is, for who does not send anything himself.
+    pub(crate) fn caller_without_key(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
+        let dialect = self.dialect()?;
+        Ok(Caller::new(gate, dialect, self.base_url.as_deref().unwrap_or(dialect.default_base_url()))?)
+    }
+
+    fn dialect(&self) -> anyhow::Result<Dialect> {
+        self.provider.dialect().context("provider local has no server; choose another --provider")
     }
 }

@@ -38,6 +38,10 @@ pub(crate) fn banner(
             }
         }
     }
+    if let Some(pages) = &config.pages {
+        line("handler", &pages.describe());
+        line("quotas", &pages.limits());
+    }
     let policy = &config.policy;
     let limit = |limit: Option<std::time::Duration>| limit.map_or("none".to_owned(), |limit| format!("{limit:?}"));
     line("limits", &format!("soft {}, hard {}", limit(policy.soft_limit), limit(policy.hard_limit)));

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use tidegate_crew::PageHandler;
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
 use tidegate_worker::codec::{celery, dramatiq, native};
@@ -15,17 +16,26 @@ use tidegate_worker::{
 };
 
 use super::handler::{self, Call, HandlerSpec};
+use super::pages::{Pages, PagesSpec};
 use super::{Args, Codec, ModeName, logging};
 use crate::broker::{BrokerArgs, Kind};
+use crate::command::explain::QUEUE;
+use crate::command::limits::SharedArgs;
 use crate::span::span;
+
+/// For how long a page's answer is kept for who asked, at least.
+const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// What a worker is to do.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) broker: BrokerArgs,
+    /// Without the limits, which are made on the loop.
     pub(crate) settings: Settings,
     /// How Celery's tools see it, where they do.
     pub(crate) presence: Option<PresenceOptions>,
+    pub(crate) shared: SharedArgs,
+    pub(crate) pages: Option<PagesSpec>,
     pub(crate) policy: Policy,
     pub(crate) gates: Vec<GateSpec>,
     pub(crate) tasks: Vec<TaskPolicy>,
@@ -45,10 +55,15 @@ pub(crate) enum ModeSpec {
 }
 
 impl ModeSpec {
-    pub(crate) fn make(&self) -> Rc<dyn Mode> {
+    pub(crate) fn make(&self, pages: Option<&Pages>) -> Rc<dyn Mode> {
         match self {
             ModeSpec::Coroutine { handlers, slots } => {
-                Rc::new(Coroutines::new(handler::handlers(handlers)).with_slots(*slots))
+                let handlers = handler::handlers(handlers);
+                let handlers = match pages {
+                    Some(pages) => handlers.handler(tidegate_crew::TASK, Rc::<PageHandler>::clone(&pages.handler)),
+                    None => handlers,
+                };
+                Rc::new(Coroutines::new(handlers).with_slots(*slots))
             }
             ModeSpec::Thread { handlers, slots } => {
                 let threads = Threads::new(handler::blocking_handlers(handlers));
@@ -79,7 +94,13 @@ impl TryFrom<Args> for Config {
             bail!("--crashes must be 1 at least: a task is given up with its first crash then");
         }
         let mode = mode(&args)?;
-        let mut settings = Settings::new(args.queue.iter());
+        let pages = pages(&args)?;
+        let names = match (&args.queue[..], &pages, args.handler.len()) {
+            ([], Some(_), 1) => vec![QUEUE.to_owned()],
+            ([], ..) => vec!["default".to_owned()],
+            (queues, ..) => queues.to_vec(),
+        };
+        let mut settings = Settings::new(names);
         settings.queues.dedup();
         settings.decode = decode(args.codec);
         settings.prefetch = args.prefetch.map(|prefetch| prefetch as usize);
@@ -89,16 +110,19 @@ impl TryFrom<Args> for Config {
         settings.name = args.name.unwrap_or_else(default_name);
         let foreign = args.codec != Codec::Native && args.broker.is_rabbit();
         let mut policies = Policies::new(told(foreign, policy.clone()));
+        if pages.is_some() {
+            // Who asked may be away: what was paid for is kept until he comes again.
+            let kept = policy.result_ttl.max(PAGES_KEPT);
+            policies = policies.task(tidegate_crew::TASK, Policy { result_ttl: kept, ..policy.clone() });
+        }
         for task in &args.task {
             let own = task.over(&policy)?;
             policies = policies.task(&task.name, told(foreign, own));
         }
         settings.policies = policies;
-        let mut limits = Limits::new();
         for spec in &args.limit {
-            limits = spec.add_to(limits)?;
+            spec.gate()?;
         }
-        settings.limits = limits;
         for (name, queue) in args.limit.iter().filter_map(GateSpec::queue) {
             if !settings.queues.contains(&queue) {
                 bail!("--limit {name:?} is for a queue this worker does not take from; add --queue {queue}");
@@ -113,6 +137,8 @@ impl TryFrom<Args> for Config {
             broker: queues(args.codec, args.broker),
             settings,
             presence,
+            shared: args.shared,
+            pages,
             policy,
             gates: args.limit,
             tasks: args.task,
@@ -128,10 +154,12 @@ impl TryFrom<Args> for Config {
 fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
     let mut named = Vec::new();
     let mut modules = Vec::new();
+    let mut explains = false;
     for spec in &args.handler {
         match spec {
             HandlerSpec::Named(name, call) => named.push((name.clone(), call.clone())),
             HandlerSpec::Python(module) => modules.push(module.clone()),
+            HandlerSpec::Explain => explains = true,
         }
     }
     let command = match (&args.command[..], &modules[..]) {
@@ -141,8 +169,13 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
         (command, []) => Some(command.to_vec()),
         _ => bail!("a COMMAND and --handler python:MODULE are two ways to say the same; use one"),
     };
-    if command.is_some() && !named.is_empty() {
-        bail!("a worker runs either child processes or --handler NAME=exec:… and NAME=http://…; start two workers");
+    if command.is_some() && (explains || !named.is_empty()) {
+        bail!(
+            "a worker runs either child processes or --handler NAME=exec:…, NAME=http://… and explain; start two workers"
+        );
+    }
+    if explains && args.mode.is_some_and(|mode| mode != ModeName::Coroutine) {
+        bail!("--handler explain runs in coroutines; leave --mode away");
     }
     let slots = args.concurrency.map(|slots| slots as usize);
     match (args.mode, command) {
@@ -158,15 +191,35 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
         (Some(ModeName::Process), None) => {
             bail!("--mode process needs a program to run: --handler python:MODULE, or -- COMMAND…")
         }
-        (_, None) if named.is_empty() => bail!(
-            "which handler? --handler NAME=exec:COMMAND, --handler NAME=http://…, --handler python:MODULE, or -- COMMAND…"
+        (_, None) if named.is_empty() && !explains => bail!(
+            "which handler? --handler NAME=exec:COMMAND, --handler NAME=http://…, --handler python:MODULE, --handler explain, or \
+             -- COMMAND…"
         ),
         (Some(ModeName::Thread), None) => Ok(ModeSpec::Thread { handlers: named, slots }),
         (None | Some(ModeName::Coroutine), None) => {
-            let slots = args.high_water.or(slots).unwrap_or(Coroutines::SLOTS);
+            // Pages that wait at the gate hold a slot each: as many as may be under way are enough.
+            let usual = if explains && named.is_empty() {
+                usize::try_from(args.quotas.global_concurrency).unwrap_or(Coroutines::SLOTS)
+            } else {
+                Coroutines::SLOTS
+            };
+            let slots = args.high_water.or(slots).unwrap_or(usual);
             Ok(ModeSpec::Coroutine { handlers: named, slots })
         }
     }
+}
+
+fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
+    if !args.handler.contains(&HandlerSpec::Explain) {
+        return Ok(None);
+    }
+    // Before anything happens: a key that is missing is missed at once.
+    if let Some(dialect) = args.server.provider.dialect() {
+        args.server.key(dialect)?;
+    }
+    let quotas = args.quotas.quotas(None);
+    quotas.gate()?;
+    Ok(Some(PagesSpec { server: args.server.clone(), quotas, shared: args.shared.clone() }))
 }
 
 fn watermarks(args: &Args, mode: &ModeSpec) -> anyhow::Result<Option<Watermarks>> {
@@ -372,15 +425,25 @@ impl GateSpec {
         self.of_queue.then(|| (self.text.clone(), self.name.clone()))
     }
 
-    fn add_to(&self, limits: Limits) -> anyhow::Result<Limits> {
+    fn limits(&self) -> Vec<Limit> {
         let second = |amount| Limit::rate("rps", Dimension::REQUESTS, amount, Window::strict(Duration::from_secs(1)));
-        let gate = Gate::builder()
-            .limits(self.concurrency.map(|amount| Limit::concurrency("concurrency", amount)))
-            .limits(self.per_second.map(second))
-            .limits(self.per_minute.map(Limit::rpm))
-            .limits(self.per_day.map(|amount| Limit::rpd(amount, "UTC")))
-            .build()
-            .map_err(|error| anyhow!("--limit {:?}: {error}", self.text))?;
+        let mut limits: Vec<Limit> = Vec::new();
+        limits.extend(self.concurrency.map(|amount| Limit::concurrency("concurrency", amount)));
+        limits.extend(self.per_second.map(second));
+        limits.extend(self.per_minute.map(Limit::rpm));
+        limits.extend(self.per_day.map(|amount| Limit::rpd(amount, "UTC")));
+        limits
+    }
+
+    fn gate(&self) -> anyhow::Result<Gate> {
+        let gate = Gate::builder().limits(self.limits()).build();
+        gate.map_err(|error| anyhow!("--limit {:?}: {error}", self.text))
+    }
+
+    /// Adds its gate, in common with other workers if there is a Redis. To be called on a loop.
+    pub(crate) async fn add_to(&self, limits: Limits, shared: &SharedArgs) -> anyhow::Result<Limits> {
+        let part = format!("{}:{}", if self.of_queue { "queue" } else { "task" }, self.name);
+        let gate = shared.admission(self.gate()?, &part, self.limits()).await?;
         Ok(if self.of_queue { limits.queue(&self.name, gate) } else { limits.task(&self.name, gate) })
     }
 }

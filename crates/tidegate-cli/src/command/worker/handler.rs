@@ -18,6 +18,8 @@ pub(crate) enum HandlerSpec {
     Named(String, Call),
     /// `python:MODULE`: whatever tasks the module has.
     Python(String),
+    /// `explain`: pages that others ask about.
+    Explain,
 }
 
 /// What a handler calls.
@@ -31,6 +33,9 @@ impl FromStr for HandlerSpec {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<HandlerSpec> {
+        if text == "explain" {
+            return Ok(HandlerSpec::Explain);
+        }
         if let Some(module) = text.strip_prefix("python:") {
             if module.trim().is_empty() {
                 bail!("python: names no module; write python:MODULE");
@@ -38,7 +43,7 @@ impl FromStr for HandlerSpec {
             return Ok(HandlerSpec::Python(module.trim().to_owned()));
         }
         let Some((name, target)) = text.split_once('=') else {
-            bail!("{text:?} is no handler; write NAME=exec:COMMAND, NAME=http://…, or python:MODULE");
+            bail!("{text:?} is no handler; write NAME=exec:COMMAND, NAME=http://…, python:MODULE, or explain");
         };
         let name = name.trim().to_owned();
         if name.is_empty() {
@@ -122,6 +127,8 @@ mod tests {
         let url = "https://user:secret@host/x=1";
         assert_eq!(parse(&format!("h={url}")), HandlerSpec::Named("h".into(), Call::Http(url.into())));
         assert_eq!(parse("python:my.tasks"), HandlerSpec::Python("my.tasks".into()));
+        assert_eq!(parse("explain"), HandlerSpec::Explain);
+        assert_eq!(parse("explain=exec:cat"), HandlerSpec::Named("explain".into(), Call::Exec("cat".into())));
     }
 
     #[test]

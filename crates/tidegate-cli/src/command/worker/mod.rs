@@ -4,6 +4,7 @@ mod banner;
 mod config;
 mod handler;
 mod logging;
+mod pages;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -20,6 +21,8 @@ use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
 
 use crate::broker::BrokerArgs;
 use crate::command::Done;
+use crate::command::limits::{LimitArgs, SharedArgs};
+use crate::command::server::AddressArgs;
 use crate::span::span;
 use config::{Config, GateSpec, TaskPolicy};
 use handler::HandlerSpec;
@@ -36,15 +39,16 @@ use handler::HandlerSpec;
                   mail.send=http://localhost:8080/send --limit 'queue:mail rpm=100'\n  tidegate worker -- python3 -m tidegate \
                   worker myproject.tasks\n  tidegate worker --cron 'nightly: 0 3 * * * Europe/Berlin => report.build' \
                   --handler report.build=exec:./report.sh\n  tidegate worker --broker amqp://localhost --queue celery --codec \
-                  celery --handler add=exec:./add.sh\n\n\
+                  celery --handler add=exec:./add.sh\n  tidegate worker --broker amqp://… --handler explain --provider openai \
+                  --limits redis://… --rpm 500\n\n\
                   Exit codes: 0 stopped in order, 2 could not run, or the queue did not go on."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerArgs,
 
-    /// A queue to take tasks from; may be given several times
-    #[arg(long, value_name = "QUEUE", default_value = "default")]
+    /// A queue to take tasks from; may be given several times [default: default, or explain for that handler alone]
+    #[arg(long, value_name = "QUEUE")]
     queue: Vec<String>,
 
     /// What runs the tasks [default: process for a COMMAND or a Python module, else coroutine]
@@ -110,7 +114,8 @@ pub(crate) struct Args {
     )]
     cron: Vec<Schedule>,
 
-    /// What runs the tasks of a name: NAME=exec:COMMAND, NAME=http://…, or python:MODULE for all tasks of a module
+    /// What runs the tasks of a name: NAME=exec:COMMAND, NAME=http://…, python:MODULE for all tasks of a module, or explain for
+    /// the pages that tidegate explain --broker publishes
     #[arg(long, value_name = "NAME=HANDLER")]
     handler: Vec<HandlerSpec>,
 
@@ -158,6 +163,15 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    #[command(flatten)]
+    server: AddressArgs,
+
+    #[command(flatten)]
+    quotas: LimitArgs,
+
+    #[command(flatten)]
+    shared: SharedArgs,
+
     /// A program that runs tasks, started once for each process
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -203,10 +217,18 @@ const WATCHDOG_SLACK: Duration = Duration::from_secs(5);
 async fn work(mut config: Config) -> anyhow::Result<()> {
     let (broker, rabbit) = config.broker.open_known().await?;
     let presence = rabbit.zip(config.presence.take()).map(|(rabbit, options)| Presence::new(&rabbit, options));
-    if let Some(presence) = &presence {
-        presence.attach(&mut config.settings);
+    let pages = match &config.pages {
+        Some(pages) => Some(pages.open(&config.settings.name).await?),
+        None => None,
+    };
+    let mode = config.mode.make(pages.as_ref());
+    let mut settings = config.settings.clone();
+    for spec in &config.gates {
+        settings.limits = spec.add_to(settings.limits, &config.shared).await?;
     }
-    let mode = config.mode.make();
+    if let Some(presence) = &presence {
+        presence.attach(&mut settings);
+    }
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let page = match config.metrics {
         Some(address) => {
@@ -219,7 +241,7 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     let node = presence.as_ref().map(Presence::hostname);
     let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address, node);
     let json = config.json;
-    let master = Master::new(broker, mode, config.settings);
+    let master = Master::new(broker, mode, settings);
     let worker = master.handle();
     let server = page.map(|listener| serve(listener, worker.router()));
     let stop_page = server.as_ref().map(|server| server.handle());
@@ -241,6 +263,9 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     }
     if let Some(page) = stop_page {
         page.stop();
+    }
+    if let Some(pages) = pages {
+        pages.limits.close().await;
     }
     let report = ended.map_err(|error| anyhow!("{error}"))?;
     tell(&report, json)

@@ -1,0 +1,113 @@
+//! `tidegate explain --broker`: workers ask, this process collects.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tidegate_batch::{Parameters, Provider, Stop};
+use tidegate_crew::{Crew, Server};
+use tidegate_loop::{JoinHandle, sleep, spawn};
+use tidegate_redis::SharedGate;
+use tidegate_worker::Broker;
+
+use super::limits::Opened;
+use super::server::AddressArgs;
+use crate::progress::Reporter;
+
+/// So long without a single result, and it is looked whether there are workers at all.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How often the limits in common are asked for to be shown, where nobody here is let in by them.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Workers elsewhere, who ask for us.
+pub(super) struct Away {
+    pub(super) broker: Rc<dyn Broker>,
+    pub(super) crew: Crew,
+    shared: Option<SharedGate>,
+    /// How workers are started, for who has none.
+    hint: String,
+}
+
+/// What is asked, and of whom.
+pub(super) struct Asks<'a> {
+    pub(super) address: &'a AddressArgs,
+    pub(super) parameters: Option<Parameters>,
+    /// Who would be asked without workers.
+    pub(super) alone: Rc<dyn Provider>,
+    pub(super) base_url: String,
+    pub(super) fresh: bool,
+}
+
+impl Away {
+    /// Workers that take from `queue` of `broker`.
+    pub(super) fn new(broker: Rc<dyn Broker>, queue: &str, asks: Asks<'_>, limits: &Opened) -> Away {
+        let Asks { address, parameters, alone, base_url, fresh } = asks;
+        let name = address.provider.name().to_owned();
+        let mut hint = format!("tidegate worker --broker {} --queue {queue} --handler explain", broker.describe());
+        hint.push_str(&format!(" --provider {name}"));
+        if let Some(base_url) = &address.base_url {
+            hint.push_str(&format!(" --base-url {base_url}"));
+        }
+        let server = Server { provider: name, base_url };
+        let gate = &limits.admission;
+        let crew = Crew::new(Rc::clone(&broker), queue, server, alone, parameters, gate).with_fresh(fresh);
+        Away { broker, crew, shared: limits.shared.clone(), hint }
+    }
+
+    /// What goes on beside the run.
+    pub(super) fn attend(&self, stop: Stop, reporter: &Reporter) -> Vec<JoinHandle<()>> {
+        let mut tasks = vec![
+            spawn(take_back(self.crew.clone(), stop, reporter.clone())),
+            spawn(miss_workers(self.crew.clone(), self.hint.clone(), reporter.clone())),
+        ];
+        // Nobody enters here, so nobody would hear how the limits stand.
+        if let Some(shared) = self.shared.clone().filter(|_| !reporter.is_silent()) {
+            tasks.push(spawn(async move {
+                loop {
+                    shared.look();
+                    sleep(LOOK_EVERY).await;
+                }
+            }));
+        }
+        tasks
+    }
+}
+
+/// When the run is stopped, nobody is to pay for what no worker has begun.
+async fn take_back(crew: Crew, stop: Stop, reporter: Reporter) {
+    stop.asked().await;
+    match crew.withdraw().await {
+        Ok(withdrawn) => reporter.say(&format!(
+            "{} were taken back from the queue; {} with the workers",
+            pages(withdrawn.revoked),
+            match withdrawn.left {
+                0 => "none is".to_owned(),
+                1 => "one is".to_owned(),
+                left => format!("{left} are"),
+            }
+        )),
+        Err(error) => reporter.say(&format!(
+            "what waits in the queue could not be taken back ({error}); workers will answer it, and the same command again \
+             collects that"
+        )),
+    }
+}
+
+/// Says so, once, if there is nobody to answer.
+async fn miss_workers(crew: Crew, hint: String, reporter: Reporter) {
+    let mut said = false;
+    loop {
+        let before = crew.results();
+        sleep(QUIET).await;
+        if crew.results() > before || crew.outstanding() == 0 {
+            said = false;
+        } else if !said && crew.workers().await.is_ok_and(|workers| workers == 0) {
+            said = true;
+            reporter.say(&format!("no worker takes from the queue; start some: {hint}"));
+        }
+    }
+}
+
+fn pages(count: usize) -> String {
+    if count == 1 { "1 page".into() } else { format!("{count} pages") }
+}

@@ -1,0 +1,120 @@
+//! The main job across machines: a strict server refuses nobody, its caps are never exceeded by all workers together, its
+//! quota is used, and a worker that dies costs what it had in flight.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate_rehearsal::{Handle, Latency, Limit, Server, Stats};
+
+use crate::crew::{Crew, files};
+use crate::pdf::pdf;
+use crate::redis::Redis;
+
+/// A minute, shortened.
+const MINUTE: Duration = Duration::from_secs(4);
+const RPM: u64 = 240;
+const AT_ONCE: u64 = 30;
+
+struct Setting {
+    server: Handle,
+    crew: Crew,
+    _redis: Redis,
+    _place: TempDir,
+}
+
+fn setting(broker: impl Fn(&Path) -> String, file_count: usize, pages: usize) -> Setting {
+    let place = tempfile::tempdir().unwrap();
+    let redis = Redis::start(&[]);
+    let server = Server::builder()
+        .rpm(Limit::new(RPM).per(MINUTE))
+        .tpm(Limit::new(1_000_000).per(MINUTE))
+        .concurrency(AT_ONCE)
+        .latency(Latency::Uniform(Duration::from_millis(100), Duration::from_millis(300)))
+        .api_key("only the workers have it")
+        .start_in_thread()
+        .unwrap();
+    let (rpm, at_once, minute) = (RPM.to_string(), AT_ONCE.to_string(), format!("{}s", MINUTE.as_secs()));
+    let url = redis.url();
+    let words = ["--rpm", &rpm, "--tpm", "1000000", "--minute", &minute, "--global-concurrency", &at_once];
+    let limits = words.into_iter().chain(["--limits", &url, "--limits-name", "proof"]).map(Into::into).collect();
+    files(place.path(), file_count, pages, pdf);
+    let base_url = format!("{}/v1", server.base_url());
+    let crew = Crew { place: place.path().into(), broker: broker(place.path()), base_url, limits };
+    Setting { server, crew, _redis: redis, _place: place }
+}
+
+fn key(crew: &Crew) -> String {
+    let path = crew.place.join("key");
+    std::fs::write(&path, "only the workers have it").unwrap();
+    path.display().to_string()
+}
+
+fn holds(stats: &Stats, pages: u64) {
+    println!("    {stats}");
+    assert_eq!((stats.refused.total(), stats.rejected), (0, 0), "{stats}");
+    assert!(stats.answered >= pages, "{stats}");
+    assert!(stats.in_flight_peak <= AT_ONCE, "{stats}");
+    for limit in &stats.limits {
+        assert!(limit.worst_offered <= limit.amount, "{limit:?}");
+    }
+}
+
+/// Five minutes' worth of pages for two workers.
+fn together(broker: impl Fn(&Path) -> String) {
+    let setting = setting(broker, 10, 120);
+    let crew = &setting.crew;
+    let key = key(crew);
+    let workers = ["one", "two"].map(|name| crew.worker(name, 40, &["--api-key-file", &key]));
+    let words = ["--page-concurrency", "20", "--file-concurrency", "10", "--global-concurrency", "200"];
+    let asker = Crew { limits: Vec::new(), ..crew.clone() };
+    let (code, report, said) = asker.explain(&words).ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(report["totals"]["done"], 1_200, "{report}");
+    let stats = setting.server.stats();
+    holds(&stats, 1_200);
+    assert_eq!((stats.answered, stats.repeated), (1_200, 0), "{stats}");
+    let used = stats.used_share().expect("a limit bound");
+    assert!(used >= 0.95, "{:.1} % of the quota", used * 100.0);
+    for worker in workers {
+        let worked = worker.stop();
+        let done = worked["settled"]["success"].as_u64().unwrap();
+        println!("    a worker answered {done}");
+        assert!(done > 200, "it starved: {worked}");
+    }
+}
+
+/// One of two workers is killed in the middle.
+fn killed(broker: impl Fn(&Path) -> String) {
+    let setting = setting(broker, 4, 75);
+    let crew = &setting.crew;
+    let key = key(crew);
+    let [one, two] = ["one", "two"].map(|name| crew.worker(name, 10, &["--prefetch", "12", "--api-key-file", &key]));
+    // Who asks may state the limits as well, and then he has to mean the same.
+    let asker = crew.explain(&["--page-concurrency", "25", "--file-concurrency", "4"]);
+    while setting.server.stats().answered < 100 {
+        std::thread::yield_now();
+    }
+    one.kill();
+    let (code, report, said) = asker.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(report["totals"]["done"], 300, "{report}");
+    let stats = setting.server.stats();
+    holds(&stats, 300);
+    assert!(stats.repeated <= 10, "it costs what was in flight, and no more: {stats}");
+    two.stop();
+}
+
+fn sqlite(place: &Path) -> String {
+    format!("sqlite:{}", place.join("queue.db").display())
+}
+
+#[test]
+fn two_workers_use_the_quota_and_never_exceed_it() {
+    together(sqlite);
+}
+
+#[test]
+fn a_killed_worker_costs_its_pages_in_flight() {
+    killed(sqlite);
+}
