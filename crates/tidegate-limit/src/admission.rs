@@ -122,8 +122,9 @@ impl Admission {
         Ok(Admitted { here, common: Some(common) })
     }
 
-    /// Reads an answer for `listener`, which listens for this gate, as [`Listener::on_answer`] does; what it says of waiting
-    /// is told to all machines.
+    /// Reads an answer for `listener`, which listens for this gate, as [`Listener::on_answer`] does. Where limits are in
+    /// common, what it says of waiting is told to all machines, and what it says is left is passed over: it was left for all
+    /// of them, and nobody can tell what they have used since.
     pub fn on_answer(
         &self,
         listener: &Listener,
@@ -132,10 +133,9 @@ impl Admission {
         headers: &impl Headers,
         body: &[u8],
     ) -> Feedback {
-        let (feedback, actions) = listener.hear(sent, status, headers, body);
-        if let Some(common) = &self.common {
-            actions.iter().for_each(|action| tell(&**common, action));
-        }
+        let Some(common) = &self.common else { return listener.on_answer(sent, status, headers, body) };
+        let (feedback, actions) = listener.hear_for_all(sent, status, headers, body);
+        actions.iter().for_each(|action| tell(&**common, action));
         feedback
     }
 
@@ -183,7 +183,7 @@ fn tell(common: &dyn Common, action: &Action) {
         Action::Shut { limit, reason } => {
             common.close(EnterError::Shut { limit: Arc::clone(limit), reason: Arc::clone(reason) });
         }
-        // What is left is left for all machines; each holds itself to it as it hears of it.
+        // Nobody here can tell what others have used of it since.
         Action::Tighten { .. } => {}
     }
 }

@@ -92,18 +92,22 @@ impl Listener {
     /// Reads an answer that has just come to a request that left at `sent`, and tells the gate. What is handed back is
     /// for the caller: whether this request is to be tried again.
     pub fn on_answer(&self, sent: Instant, status: u16, headers: &impl Headers, body: &[u8]) -> Feedback {
-        self.hear(sent, status, headers, body).0
+        let feedback = self.provider.read(status, headers, body, self.wall());
+        self.on_feedback(sent, &feedback);
+        feedback
     }
 
-    /// The same, and what the gate was told.
-    pub(crate) fn hear(
+    /// The same for one of several machines: what is left is left for all of them, and not to be held against what this one
+    /// has used. And what the gate was told.
+    pub(crate) fn hear_for_all(
         &self,
         sent: Instant,
         status: u16,
         headers: &impl Headers,
         body: &[u8],
     ) -> (Feedback, Vec<Action>) {
-        let feedback = self.provider.read(status, headers, body, self.wall());
+        let mut feedback = self.provider.read(status, headers, body, self.wall());
+        feedback.quotas.clear();
         let actions = self.follow(sent, &feedback);
         (feedback, actions)
     }
