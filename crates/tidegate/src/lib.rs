@@ -15,13 +15,16 @@
 //! ```
 //!
 //! The event loop is at the root, because every program starts there; the layers above it are modules. `http`, `redis`,
-//! `worker` and `batch` are there with the features of those names.
+//! `worker`, `batch` and `crew` are there with the features of those names.
 
 #![forbid(unsafe_code)]
 
 /// Documents and requests through an LLM API, within its quotas.
 #[cfg(feature = "batch")]
 pub use tidegate_batch as batch;
+/// Pages as tasks: one asks, workers on any number of machines answer.
+#[cfg(feature = "crew")]
+pub use tidegate_crew as crew;
 /// HTTP on the loop: a client, axum served, TLS.
 #[cfg(feature = "http")]
 pub use tidegate_http as http;
