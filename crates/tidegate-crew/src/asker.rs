@@ -22,8 +22,9 @@ use crate::form::{ARGUMENT, PageOutcome, PageResult, PageTask, Server, TASK};
 /// Counts up when the same task would be answered differently.
 const VERSION: &[u8] = b"tidegate/page task/1";
 
-/// For how long a page that was asked for is not stored once more. Results are kept no longer.
-const ASKED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// For how long a page that was asked for is not stored once more, whatever became of it: one that ends just when another run
+/// asks for it has a result, which is kept for longer. Brokers that remember ids (SQLite) remember a waiting task anyway.
+const ASKED_FOR: Duration = Duration::from_secs(3600);
 
 /// Waiting tasks that are looked through for our own when they are taken back.
 const PEEKED_MAX: usize = 10_000;
@@ -296,7 +297,7 @@ impl Inner {
         task.id = id.clone();
         let mut envelope = Envelope::of(&task, &self.queue, native::encode(&task));
         // Brokers that remember no ids remember keys.
-        envelope.unique = Some(Unique { key: id.to_string(), hold: ASKED_FOR, past_settle: false });
+        envelope.unique = Some(Unique { key: id.to_string(), hold: ASKED_FOR, past_settle: true });
         patiently(|| {
             let stored = self.broker.publish(vec![envelope.clone()]);
             // Whether a first attempt that failed has taken the key without storing the task, nobody knows.

@@ -78,12 +78,15 @@ fn counted() {
 fn refused() {
     on_loop(async {
         let server = Server::start(&[]);
-        let ((one, _), (two, beside)) = (machine(&server), machine(&server));
+        let ((one, at_one), (two, beside)) = (machine(&server), machine(&server));
         two.enter(two.unscoped(), Cost::tokens(1)).await.unwrap().sent();
         let listener = Listener::new(one.gate(), Provider::OpenAi);
         let headers = [("retry-after", "900")];
         let body = br#"{"error":{"type":"tokens","message":"Rate limit reached on tokens per min (TPM)."}}"#;
         one.on_answer(&listener, listener.now(), 429, &headers, body);
+        while at_one.stats().calls == 0 {
+            yield_now().await;
+        }
 
         // Long before a quarter of an hour: the other one hears of it, and of its end.
         let waiting = spawn({
