@@ -260,6 +260,7 @@ impl LoopHandle {
     /// run(async { assert!(LoopHandle::current().is_running()) }).unwrap();
     /// ```
     #[must_use]
+    #[inline]
     pub fn current() -> LoopHandle {
         LoopHandle::try_current().expect("no loop is running on this thread: call this inside run(...)")
     }
@@ -270,6 +271,7 @@ impl LoopHandle {
     /// assert!(tidegate_loop::LoopHandle::try_current().is_none());
     /// ```
     #[must_use]
+    #[inline]
     pub fn try_current() -> Option<LoopHandle> {
         current::with(|kernel| kernel.map(|kernel| LoopHandle { kernel: kernel.handle() }))
     }

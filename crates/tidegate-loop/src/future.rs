@@ -146,12 +146,18 @@ impl<T: 'static> Future<T> {
 
     fn wake_all(&self) {
         let (first, others) = (self.shared.first.replace(0), self.shared.has_others());
-        if current::with(|kernel| kernel.is_some_and(|kernel| kernel.watch.is_on())) {
-            self.tell_observers();
-        }
-        if first != 0 {
-            waker::wake(Name::from_bits(first));
-        }
+        current::with(|kernel| match kernel {
+            Some(kernel) => {
+                if kernel.watch.is_on() {
+                    self.tell_observers();
+                }
+                if first != 0 {
+                    kernel.wake_any(Name::from_bits(first));
+                }
+            }
+            None if first != 0 => waker::wake(Name::from_bits(first)),
+            None => {}
+        });
         if others {
             self.fire_others();
         }

@@ -22,6 +22,7 @@ use crate::local::Local;
 use crate::metrics::Counters;
 use crate::name::Name;
 use crate::observe::{CallbackRef, Watch};
+use crate::punctual::Punctual;
 use crate::ready::{Place, ReadyQueue, Turn};
 use crate::selector::SelectorKind;
 use crate::signal::SignalTable;
@@ -100,6 +101,7 @@ pub(crate) struct Kernel {
     /// What is left of `IO_BUDGET` in the step that began there; another step has not spent anything yet.
     pub(crate) io_left: Cell<(Place, u32)>,
     pub(crate) counters: Counters,
+    pub(crate) punctual: Punctual,
     pub(crate) watch: Watch,
     pub(crate) owned: RefCell<crate::on_loop::Owned>,
     pub(crate) signals: RefCell<SignalTable>,
@@ -159,6 +161,7 @@ impl Kernel {
             steps_between_polls: if setup.strict { 0 } else { STEPS_BETWEEN_POLLS as usize },
             io_left: Cell::new((0, IO_BUDGET)),
             counters: Counters::default(),
+            punctual: Punctual::default(),
             watch: Watch::new(setup.debug),
             owned: RefCell::default(),
             signals: RefCell::default(),
@@ -287,6 +290,16 @@ impl Kernel {
         }
     }
 
+    /// The same for the task of any loop.
+    #[inline]
+    pub(crate) fn wake_any(&self, name: Name) {
+        if name.loop_id() == self.registration.id {
+            self.wake(name);
+        } else {
+            waker::wake(name);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn wake_watched(&self, name: Name) {
@@ -323,6 +336,7 @@ impl Kernel {
             fn drop(&mut self) {
                 self.0.state.set(State::Idle);
                 self.0.stopping.set(false);
+                self.0.punctual.leave();
                 let ring = self.0.io.borrow().ring();
                 if let Some(ring) = ring {
                     ring.leave();

@@ -59,6 +59,7 @@ mod name;
 mod observe;
 mod on_loop;
 mod polling;
+mod punctual;
 mod ready;
 mod remote;
 mod report;

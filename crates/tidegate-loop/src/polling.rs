@@ -10,7 +10,7 @@ use crate::error::RunError;
 use crate::handle::Callback;
 use crate::io::Due;
 use crate::kernel::{IO_BUDGET, Kernel, Pace};
-use crate::waker::{self, Message};
+use crate::waker::Message;
 
 impl Kernel {
     /// Looks at the selector, and waits there if nothing is ready. What time it is then.
@@ -54,6 +54,9 @@ impl Kernel {
     /// Waits for the selector, from `now` on. How much it found, and what time it is then.
     fn sleep(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>, mut now: Nanos) -> (usize, Nanos) {
         let inbox = &self.registration.mailbox.inbox;
+        if timeout.is_some() {
+            self.punctual.enter();
+        }
         loop {
             let before = now;
             let sleeps = inbox.before_sleep();
@@ -87,8 +90,7 @@ impl Kernel {
     pub(crate) fn act_on(&self, due: impl Iterator<Item = Due>) {
         for due in due {
             match due {
-                Due::Task(name) if name.loop_id() == self.registration.id => self.wake(name),
-                Due::Task(name) => waker::wake(name),
+                Due::Task(name) => self.wake_any(name),
                 Due::Wake(waker) => waker.wake(),
                 Due::Call(callback) => self.ready.push_io(callback),
                 Due::Gone(socket) => drop(socket),
