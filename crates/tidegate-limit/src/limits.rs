@@ -222,6 +222,12 @@ impl Limits {
     #[inline]
     pub fn admit(&mut self, cost: &Cost, now: Moment) -> Result<Booking, Denied> {
         let now = self.advance(now);
+        let setting = self.setting;
+        // Nobody can say no after the only one said yes.
+        if let [only] = &mut self.slots[..] {
+            let mut booking = Booking { at: now, marks: [Moment::ZERO; MARKS], cost: cost.clone(), drained: false };
+            return if only.take(&mut booking, now, setting) { Ok(booking) } else { Err(self.denial(cost, now)) };
+        }
         if self.fits(cost, now) { Ok(self.book(cost.clone(), now)) } else { Err(self.denial(cost, now)) }
     }
 

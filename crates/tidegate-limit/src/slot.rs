@@ -99,6 +99,38 @@ impl Slot {
     }
 
     /// Books what `fits` has said yes to.
+    /// [`fits`](Self::fits) and [`book`](Self::book) at once, for a limit that is asked alone.
+    #[inline]
+    pub(crate) fn take(&mut self, booking: &mut Booking, now: Moment, setting: Setting) -> bool {
+        if let Count::Rate {
+            dimension,
+            model: Model::Bucket(bucket),
+            oversize: Oversize::Refuse,
+            mark: Some(mark),
+            ledger: None,
+            withheld,
+            ..
+        } = &mut self.count
+            && self.hold.is_open()
+            && withheld.at(now) == 0
+        {
+            let amount = booking.cost.of(*dimension);
+            if amount == 0 {
+                return true;
+            }
+            let told = bucket.take(amount, now);
+            if let Some(told) = told {
+                booking.marks[usize::from(*mark)] = told;
+            }
+            return told.is_some();
+        }
+        let fits = self.fits(&booking.cost, now, setting);
+        if fits {
+            self.book(booking, now);
+        }
+        fits
+    }
+
     #[inline]
     pub(crate) fn book(&mut self, booking: &mut Booking, now: Moment) {
         match &mut self.count {

@@ -128,6 +128,19 @@ impl Bucket {
         Moment::from_nanos(u64::try_from(self.full_at >> FRACTION).unwrap_or(u64::MAX))
     }
 
+    /// Books if it fits, and says what `book` says.
+    #[inline]
+    pub(crate) fn take(&mut self, amount: u64, now: Moment) -> Option<Moment> {
+        let instant = fine(now);
+        let full_at = self.full_at.max(instant).saturating_add(self.time_for(amount));
+        if amount > self.burst || full_at > instant.saturating_add(self.fills_in) {
+            return None;
+        }
+        self.note_low(now);
+        self.full_at = full_at;
+        Some(Moment::from_nanos(u64::try_from(full_at >> FRACTION).unwrap_or(u64::MAX)))
+    }
+
     /// Takes back what was booked at `at`, as far as it has not flowed in again. What was missing at the time flows in
     /// first; had this never been booked, the bucket might have been full since and run over, which gives nothing back.
     pub(crate) fn unbook(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) {
