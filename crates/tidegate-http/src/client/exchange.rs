@@ -17,7 +17,7 @@ use hyper::client::conn::http1;
 use super::Inner;
 use super::builder::Timeouts;
 use super::connect::connect;
-use super::link::{Meter, Metered};
+use super::link::{Link, Meter, Metered};
 use super::pool::{Key, Lease, Turn};
 use super::proxy::{Proxy, basic};
 use super::target::Target;
@@ -78,8 +78,7 @@ impl Attempt<'_> {
         loop {
             let mut lease = match turn.idle() {
                 Ok(lease) => lease,
-                // Boxed: what it takes to connect is not to be carried along while the answer is waited for.
-                Err(turn) => Box::pin(self.connect(turn)).await?,
+                Err(turn) => self.connect(turn).await?,
             };
             match self.send(&mut lease, request).await {
                 Ok(response) => return Ok((lease, response)),
@@ -94,18 +93,22 @@ impl Attempt<'_> {
     }
 
     async fn connect(&self, turn: Turn) -> Result<Lease, Error> {
-        let target = &self.key.target;
-        let deadline = self.timeouts.connect.map(|limit| now() + limit);
-        let making = connect(target, self.proxy, &self.client.trust);
-        let link = until(deadline, pin!(making)).await.unwrap_or_else(|| {
-            let after = self.timeouts.connect.unwrap_or_default();
-            Err(Error::Timeout { host: self.host.to_string(), which: Wait::Connect, after })
-        })?;
+        // Boxed: what it takes to reach the server is gone, and its room free, before the connection takes its own.
+        let link = Box::pin(self.reach()).await?;
         let meter = Meter::new();
         let (sender, driver) = http1::handshake(Metered::new(link, meter.clone()))
             .await
             .map_err(|error| Error::Protocol { host: self.host.to_string(), reason: with_causes(&error) })?;
         Ok(turn.fresh(sender, meter, driver))
+    }
+
+    async fn reach(&self) -> Result<Link, Error> {
+        let deadline = self.timeouts.connect.map(|limit| now() + limit);
+        let making = connect(&self.key.target, self.proxy, &self.client.trust);
+        until(deadline, pin!(making)).await.unwrap_or_else(|| {
+            let after = self.timeouts.connect.unwrap_or_default();
+            Err(Error::Timeout { host: self.host.to_string(), which: Wait::Connect, after })
+        })
     }
 
     async fn send(&self, lease: &mut Lease, request: Box<Request<Body>>) -> Result<Response<Incoming>, Lost> {
