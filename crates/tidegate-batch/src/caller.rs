@@ -236,6 +236,19 @@ impl Caller {
     }
 }
 
+/// The part of an answer that says what it cost, whoever's it is; the rest is read by who wants it.
+fn metered(body: &[u8]) -> Option<Value> {
+    #[derive(serde::Deserialize)]
+    struct Metered {
+        usage: Option<Value>,
+        #[serde(rename = "usageMetadata")]
+        usage_metadata: Option<Value>,
+    }
+    let Metered { usage, usage_metadata } = serde_json::from_slice(body).ok()?;
+    let parts = [("usage", usage), ("usageMetadata", usage_metadata)];
+    Some(parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))).collect())
+}
+
 /// Attempts so far, by how they ended.
 #[derive(Default)]
 struct Tries {
@@ -328,12 +341,8 @@ impl Inner {
         let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
-        let usage = head
-            .status
-            .is_success()
-            .then(|| serde_json::from_slice::<Value>(&body).ok())
-            .flatten()
-            .and_then(|body| self.dialect.usage(&body));
+        let usage =
+            head.status.is_success().then(|| metered(&body)).flatten().and_then(|body| self.dialect.usage(&body));
         if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
             lease.borrow_mut().settle(self.dialect.cost(input, usage.output_tokens));
