@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod cpus;
 mod harness;
 #[allow(unsafe_code, reason = "a global allocator cannot be written without it")]
 mod heap;

@@ -2,7 +2,8 @@
 //!
 //! The server is tidegate-rehearsal, in a thread of this process; the clients are processes of their own, so that their
 //! memory and CPU time are theirs. `strict.rs` is burst and spread against strict limits, `pages.rs` a thousand pages at
-//! 10 ms, `flight.rs` ten thousand at once, `plan.rs` a million in virtual time; `client.rs` is what runs in the children,
+//! 10 ms, `flight.rs` ten thousand at once, `plan.rs` a million in virtual time, `start.rs` the command from its
+//! start to its first call; `client.rs` is what runs in the children,
 //! `pollers.rs` how others keep to a limit.
 
 mod client;
@@ -10,6 +11,7 @@ mod flight;
 mod pages;
 mod plan;
 mod pollers;
+mod start;
 mod strict;
 
 use std::cell::RefCell;
@@ -24,6 +26,7 @@ pub(crate) fn lines() -> Vec<Line> {
     lines.extend(pages::lines());
     lines.push(flight::line());
     lines.push(plan::line());
+    lines.push(start::line());
     lines
 }
 

@@ -37,10 +37,25 @@ fn pair(name: &str, every: Duration) -> [Line; 2] {
         refused = refused.contestant_if(contestant, move || Ok(run()?.refused.total() as f64));
         unused = unused.contestant_if(contestant, move || {
             let share = again()?.used_share().ok_or("the limit bound nobody")?;
-            Ok((1.0 - share) * 100.0)
+            // The server knows of one ideal: everything is there from the start.
+            let took = ideal(Duration::ZERO) / share;
+            Ok((1.0 - ideal(every) / took) * 100.0)
         });
     }
     [refused, unused]
+}
+
+/// How many seconds a perfect client takes from its first request to its last, if their turns come `every` so often.
+fn ideal(every: Duration) -> f64 {
+    let mut sent: Vec<f64> = Vec::new();
+    for number in 0..AMOUNT * WINDOWS {
+        let fits = match number.checked_sub(AMOUNT) {
+            Some(before) => sent[before as usize] + WINDOW.as_secs_f64(),
+            None => 0.0,
+        };
+        sent.push(fits.max(every.as_secs_f64() * number as f64));
+    }
+    sent.last().copied().unwrap_or(0.0)
 }
 
 fn rehearse(kind: Kind, every: Duration) -> Result<Stats, String> {

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::cpus::Cpus;
 use super::load::{Load, Until};
 use super::servers::EchoServer;
+use crate::cpus::Cpus;
 use crate::harness::Sample;
 
 /// How the lines of all cells begin.

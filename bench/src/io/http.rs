@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use super::cpus::Cpus;
 use super::process::Server;
 use super::servers::{self, Served};
+use crate::cpus::Cpus;
 use crate::harness::Sample;
 
 pub(super) const CONNECTIONS: u32 = 50;

@@ -4,11 +4,11 @@
 
 use std::process::Command;
 
-use super::cpus::Cpus;
 use super::echo::Cell;
 use super::load::{Load, Until};
 use super::process::Server;
 use super::servers::{self, Served};
+use crate::cpus::Cpus;
 use crate::harness::Sample;
 
 const FEW: u32 = 500;

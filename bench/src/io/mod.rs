@@ -5,9 +5,8 @@
 //! process, pinned to another, and is the same for everybody.
 //!
 //! Reading order: this list; `echo.rs`, `instructions.rs`, `http.rs` (what is measured); `load.rs` (who sends);
-//! `process.rs` and `cpus.rs` (where it runs); `servers/` (the contestants).
+//! `process.rs` and the bench's `cpus.rs` (where it runs); `servers/` (the contestants).
 
-mod cpus;
 mod echo;
 mod http;
 mod instructions;

@@ -3,7 +3,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Where this thread may run, as it was before; put back when dropped.
-pub(super) struct Cpus {
+pub(crate) struct Cpus {
     all: Option<CpuSet>,
     server: CpuSet,
     load: CpuSet,
@@ -11,7 +11,7 @@ pub(super) struct Cpus {
 
 impl Cpus {
     /// Moves this thread to the load's core.
-    pub(super) fn claim() -> Self {
+    pub(crate) fn claim() -> Self {
         let all = sched_getaffinity(None).ok();
         let allowed: Vec<usize> =
             all.map_or(Vec::new(), |all| (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect());
@@ -27,7 +27,7 @@ impl Cpus {
     }
 
     /// Runs `start` on the server's core: what it starts inherits the place.
-    pub(super) fn for_server<T>(&self, start: impl FnOnce() -> T) -> T {
+    pub(crate) fn for_server<T>(&self, start: impl FnOnce() -> T) -> T {
         self.pin(&self.server);
         let started = start();
         self.pin(&self.load);
