@@ -6,11 +6,16 @@
 //! confirmed, and acknowledging then: whatever dies in between, the task is there at least once.
 //!
 //! # What AMQP cannot do, and what is done instead
-//! - *Peek*: what is looked at is taken and put back at the head of its queue; a task that is due in that moment waits it out.
+//! What of this concerns the contract of brokers is told by [`capabilities`](crate::Broker::capabilities).
+//! - *Peek*: what is looked at is taken and put back, at the head of a classic queue, otherwise at its end; a task that is due in
+//!   that moment waits it out.
 //! - *Results, revokes, the list of queues*: three streams (`tidegate.results`, `tidegate.revoked`, `tidegate.queues`) that
 //!   everybody appends to and reads from the beginning. Who asks for results keeps those of the last `result_memory` in
 //!   memory. Streams need RabbitMQ 3.9. Where they are not up (they may not come back after a broker was killed soon after they
-//!   were made), tasks go on without: revokes are not heard, and storing a result is an error.
+//!   were made), tasks go on without: revokes are heard later, and storing a result is an error. Each is read over a connection
+//!   of its own, because a refused read would close the channel that tasks come over.
+//! - *Crashes*: all that is told is that somebody had a message before. Only a new message can carry a count, so such a one is
+//!   put in its place (a quorum queue counts by itself); what a lost connection or a broker's death explains is not counted.
 //! - *Unique*: a queue stands for the key (`unique.rs`).
 //! - *All of a batch or none*: a batch is checked as a whole, then written message by message; after an error some may be
 //!   stored. The same id published twice is stored twice.

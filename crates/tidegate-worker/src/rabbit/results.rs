@@ -135,7 +135,11 @@ async fn follow_once(core: &Core, read: &Read, backoff: &mut Backoff) -> BrokerE
         loop {
             let now = core.now();
             for incoming in connection.recv_all().await? {
-                let Incoming::Delivery(delivery) = incoming else { continue };
+                let Incoming::Delivery(delivery) = incoming else {
+                    // The log was deleted, or its node is going: read on over a new connection.
+                    let (place, reason) = (connection.place().to_owned(), format!("reading was ended: {incoming:?}"));
+                    return Err(tidegate_amqp::Error::Lost { place, reason });
+                };
                 connection.settle(delivery.tag, Settle::Ack);
                 read.offset.set(core::offset(&delivery).or(read.offset.get()));
                 if let Ok(entry) = serde_json::from_slice(&delivery.body) {
