@@ -25,6 +25,9 @@ use crate::task::TaskId;
 /// How long a close waits for a broker to take back what is unsettled; after that it takes it back by itself.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What a lost connection sends back comes within this time, unless others take it.
+const PARDONED_FOR: Duration = Duration::from_secs(30);
+
 /// A delivery of the current connection.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -116,6 +119,18 @@ impl Shared {
 
     pub(super) fn is_revoked(&self, id: &TaskId) -> bool {
         self.revokes.contains(id)
+    }
+
+    /// After a connection was lost. A broker that was away takes everything it had for delivered before; otherwise it is what was
+    /// under way, there and back.
+    pub(super) fn pardon(&self, away: bool) {
+        let now = self.core.now();
+        let (left, until) = self.pardons.get();
+        // A second loss does not make good for the first.
+        let left = if until > now { left } else { 0 };
+        let under_way = 2 * self.subscription.queues.len() * self.subscription.prefetch;
+        let until = now.checked_add(PARDONED_FOR).unwrap_or(Timestamp::MAX);
+        self.pardons.set((if away { usize::MAX } else { left.max(under_way) }, until));
     }
 
     /// Whether a task that somebody had before was with us when a connection was lost.

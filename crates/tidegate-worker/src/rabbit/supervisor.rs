@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
@@ -18,9 +17,6 @@ use crate::codec::dramatiq;
 
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What a lost connection sends back comes within this time, unless others take it.
-const PARDONED_FOR: Duration = Duration::from_secs(30);
 
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
@@ -104,10 +100,7 @@ pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>
                 return;
             }
         };
-        // A broker that died takes everything it had for delivered before; otherwise it is what was under way, there and back.
-        let under_way = 2 * shared.subscription.queues.len() * shared.subscription.prefetch;
-        let until = shared.core.now().checked_add(PARDONED_FOR).unwrap_or(Timestamp::MAX);
-        shared.pardons.set((if away { usize::MAX } else { under_way }, until));
+        shared.pardon(away);
         tracing::info!(broker = connection.place(), "consuming again");
     }
 }
