@@ -105,7 +105,7 @@ fn flow_line(line: Line, with: &Contestants, work: Work, counts: [usize; 7], chi
     let mut line =
         line.rounds_max(5).contestant_if(BASELINE, move || whole::flow(counts[0], whole::coroutines(), work));
     line = line.contestant_if(PYTHON, move || {
-        let mode = whole::python(environment.plain()?, children, whole::PIPELINE)?;
+        let mode = whole::python(environment.plain()?, children, whole::pipeline())?;
         whole::flow(counts[1], mode, work)
     });
     let peers = [(PREFORK, &with.prefork), (THREADS, &with.threads), (DRAMATIQ, &with.dramatiq)];

@@ -22,8 +22,10 @@ pub(super) const PAUSE_TIME: Duration = Duration::from_millis(5);
 /// Calls of `publish` under way at a time, and tasks in hand.
 const IN_FLIGHT: usize = 1_000;
 
-/// Runs that a child of Python has at a time: one that it is at, the others on their way.
-pub(super) const PIPELINE: usize = 4;
+/// Runs that a child of Python has at a time: one, unless told otherwise. `TIDEGATE_BENCH_PIPELINE` tells.
+pub(super) fn pipeline() -> usize {
+    std::env::var("TIDEGATE_BENCH_PIPELINE").ok().and_then(|number| number.parse().ok()).unwrap_or(1)
+}
 
 /// What the bodies that are published say.
 #[derive(Clone, Copy)]
@@ -78,7 +80,7 @@ pub(super) fn flow(count: usize, mode: Rc<dyn Mode>, work: Work) -> Sample {
     let took = run(async move {
         let broker = Rc::new(SqliteBroker::open(&path).await.map_err(|error| error.to_string())?);
         let client = Rc::new(broker.connect().await.map_err(|error| error.to_string())?);
-        let master = Master::new(broker, mode, settings());
+        let master = Master::new(Rc::clone(&broker) as Rc<dyn Broker>, mode, settings());
         let worker = master.handle();
         let running = spawn(master.run());
         while worker.phase() != Phase::Running {
@@ -105,6 +107,10 @@ pub(super) fn flow(count: usize, mode: Rc<dyn Mode>, work: Work) -> Sample {
         let took = began.elapsed();
         worker.stop(Stop::Warm);
         running.await.expect("it ends").map_err(|error| error.to_string())?;
+        // Before the next sample's files have the same names.
+        for broker in [&client, &broker] {
+            broker.close().await.map_err(|error| error.to_string())?;
+        }
         Ok(took)
     })??;
     let _ = std::fs::remove_dir_all(&directory);
