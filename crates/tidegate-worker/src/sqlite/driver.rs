@@ -11,7 +11,7 @@ use tidegate_loop::timeout;
 use crate::broker::BrokerError;
 use crate::clock::{self, LoopClock};
 
-use super::engine::{Engine, Failure, Next, Now};
+use super::engine::{Closing, Engine, Failure, Next, Now};
 use super::inbox::Inbox;
 use super::oneshot::{Answer, oneshot};
 
@@ -41,20 +41,20 @@ fn run(options: super::Options, inbox: &Inbox, failure: Failure, opened: Answer<
         tracing::warn!(%error, "the doorbell cannot be watched; looking once a second instead");
     }
     opened.send(Ok(()));
-    loop {
+    let closing = loop {
         let (wall, mono) = clock::machine();
         let next = engine.turn(inbox.take(), Now { wall, mono });
-        if next.closed || (inbox.is_closed() && inbox.is_empty()) {
-            break;
+        if next.closing.is_some() || (inbox.is_closed() && inbox.is_empty()) {
+            break next.closing;
         }
         if next.yield_to_others {
             thread::sleep(PAUSE_FOR_OTHERS);
         }
         sleep(&engine, inbox, &next);
-    }
-    // The file first: whoever was told that it is closed may delete it.
+    };
     drop(engine);
     inbox.close();
+    closing.into_iter().for_each(Closing::tell);
 }
 
 fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
@@ -77,11 +77,11 @@ fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
 
 /// The same as a task of the running loop.
 pub(super) async fn run_on_loop(mut engine: Engine, inbox: Arc<Inbox>, clock: LoopClock) {
-    loop {
+    let closing = loop {
         inbox.rung.clear();
         let next = engine.turn(inbox.take(), Now { wall: clock.now(), mono: clock.instant() });
-        if next.closed || (inbox.is_closed() && inbox.is_empty()) {
-            break;
+        if next.closing.is_some() || (inbox.is_closed() && inbox.is_empty()) {
+            break next.closing;
         }
         if !inbox.is_empty() || next.within == Some(Duration::ZERO) {
             tidegate_loop::yield_now().await;
@@ -91,7 +91,8 @@ pub(super) async fn run_on_loop(mut engine: Engine, inbox: Arc<Inbox>, clock: Lo
             None => inbox.rung.wait().await,
             Some(within) => drop(timeout(within, inbox.rung.wait()).await),
         }
-    }
+    };
     drop(engine);
     inbox.close();
+    closing.into_iter().for_each(Closing::tell);
 }

@@ -16,6 +16,7 @@ use super::claim;
 use super::consumers;
 use super::file::QueueFile;
 use super::lease::ClockGuard;
+use super::oneshot::Answer;
 use super::op::{Op, ReaderKey, Write};
 use super::publish::QueueIds;
 use super::reader::Reader;
@@ -49,14 +50,26 @@ impl Now {
 }
 
 /// What the driver does next.
-#[derive(Debug)]
 pub(super) struct Next {
     /// Come back after this long if nothing rings before; `None`: there is nothing to wait for.
     pub(super) within: Option<Duration>,
     /// Somebody else writes as well: give them a moment before the next transaction.
     pub(super) yield_to_others: bool,
-    /// The file is closed.
-    pub(super) closed: bool,
+    /// Nothing more is to be done: whoever asked for that is told once the file is closed.
+    pub(super) closing: Option<Closing>,
+}
+
+/// Somebody waits for the end.
+pub(super) struct Closing {
+    answer: Answer<()>,
+    result: Result<(), BrokerError>,
+}
+
+impl Closing {
+    /// Only when SQLite has let go of the file: whoever hears this may delete it, or make another of the same name.
+    pub(super) fn tell(self) {
+        self.answer.send(self.result);
+    }
 }
 
 pub(super) struct Engine {
@@ -99,9 +112,15 @@ impl Engine {
     /// Does what was asked, and whatever is due.
     pub(super) fn turn(&mut self, ops: Vec<Op>, now: Now) -> Next {
         if let Some(error) = &self.failed {
-            let closed = ops.iter().any(|op| matches!(op, Op::Close { .. }));
-            ops.into_iter().for_each(|op| op.refuse(error.clone()));
-            return Next { within: None, yield_to_others: false, closed };
+            let mut closing = None;
+            for op in ops {
+                match op {
+                    // A file that cannot be used need not be closed in order.
+                    Op::Close { answer } => closing = Some(Closing { answer, result: Ok(()) }),
+                    op => op.refuse(error.clone()),
+                }
+            }
+            return Next { within: None, yield_to_others: false, closing };
         }
         let (mut writes, mut reads, mut close) = (Vec::new(), Vec::new(), None);
         for op in ops {
@@ -127,8 +146,7 @@ impl Engine {
             read(Ok((&self.file.connection, now.ms())));
         }
         if let Some(answer) = close {
-            answer.send(self.close(now));
-            next.closed = true;
+            next.closing = Some(Closing { answer, result: self.close(now) });
         }
         next
     }
@@ -170,7 +188,7 @@ impl Engine {
             self.file.truncate_log();
         }
         let within = if again { Some(Duration::ZERO) } else { self.within(now)? };
-        Ok(Next { within, yield_to_others: others, closed: false })
+        Ok(Next { within, yield_to_others: others, closing: None })
     }
 
     /// Somebody else has written: are we still who we were, and must something of ours end?
@@ -291,7 +309,7 @@ impl Engine {
             self.failed = Some(error);
         }
         let depends = !self.readers.is_empty() || !self.waiting.is_empty();
-        Next { within: depends.then_some(PAUSE_AFTER_FAILURE), yield_to_others: false, closed: false }
+        Next { within: depends.then_some(PAUSE_AFTER_FAILURE), yield_to_others: false, closing: None }
     }
 
     /// Every consumer's deliveries return.

@@ -73,3 +73,25 @@ fn a_consumer_that_lives_keeps_its_lease_however_long_a_task_runs() {
         assert_eq!(broker.inspect().await.unwrap()[0].running, 1);
     });
 }
+
+/// In real time, where a thread owns the file.
+#[test]
+fn a_broker_that_says_it_is_closed_has_let_go_of_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("queue.db");
+    for _ in 0..10 {
+        let path = path.clone();
+        tidegate_loop::run(async move {
+            let broker = SqliteBroker::open(&path).await.unwrap();
+            broker.publish(vec![Envelope::new("q", vec![0; 100_000])]).await.unwrap();
+            broker.close().await.unwrap();
+            let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let ours =
+                |file: &std::path::Path| file.as_os_str().to_string_lossy().starts_with(&*path.to_string_lossy());
+            let left: Vec<_> =
+                open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).filter(|file| ours(file)).collect();
+            assert_eq!(left, Vec::<std::path::PathBuf>::new());
+        })
+        .unwrap();
+    }
+}
