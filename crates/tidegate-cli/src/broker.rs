@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 use tidegate_worker::rabbit::{self, QueueKind, RabbitBroker, Uri, UriError};
-use tidegate_worker::{Broker, BrokerError, MemoryBroker, SqliteBroker, sqlite};
+use tidegate_worker::{BODY_BYTES_MAX, Broker, BrokerError, MemoryBroker, SqliteBroker, sqlite};
 
 /// The options every command about queues has.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,6 +20,25 @@ pub(crate) struct BrokerArgs {
     /// RabbitMQ: which kind of queues tasks wait in [default: classic, or the one that goes with --codec]
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = false)]
     pub(crate) queue_kind: Option<Kind>,
+
+    /// In bytes; set by the commands that publish or run tasks, from [`BodyArgs`].
+    #[arg(skip = BODY_BYTES_MAX)]
+    body_bytes_max: usize,
+}
+
+/// The option of the commands through which bodies pass.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct BodyArgs {
+    /// The largest body a task may have, in MiB; producers refuse larger ones, and children are sent none. The same for both
+    #[arg(long, value_name = "MIB", default_value_t = (BODY_BYTES_MAX >> 20) as u64,
+          value_parser = clap::value_parser!(u64).range(1..=1024))]
+    max_body: u64,
+}
+
+impl BodyArgs {
+    pub(crate) fn bytes(self) -> usize {
+        (self.max_body as usize) << 20
+    }
 }
 
 impl BrokerArgs {
@@ -33,20 +52,25 @@ impl BrokerArgs {
         matches!(self.broker, BrokerUrl::Amqp(_))
     }
 
+    pub(crate) fn with_bodies(mut self, bodies: BodyArgs) -> BrokerArgs {
+        self.body_bytes_max = bodies.bytes();
+        self
+    }
+
     fn kind(&self) -> Kind {
         self.queue_kind.unwrap_or(Kind::Classic)
     }
 
     /// For a worker or a producer: the file is made if it is not there.
     pub(crate) async fn open(&self) -> anyhow::Result<Rc<dyn Broker>> {
-        self.broker.open(self.kind()).await
+        self.broker.open(self.kind(), self.body_bytes_max).await
     }
 
     /// As [`open`](Self::open), for who wants to know whether it is RabbitMQ.
     pub(crate) async fn open_known(&self) -> anyhow::Result<(Rc<dyn Broker>, Option<Rc<RabbitBroker>>)> {
         match &self.broker {
             BrokerUrl::Amqp(_) => {
-                let rabbit = self.broker.open_rabbit(self.kind()).await?;
+                let rabbit = self.broker.open_rabbit(self.kind(), self.body_bytes_max).await?;
                 Ok((rabbit.clone(), Some(rabbit)))
             }
             _ => Ok((self.open().await?, None)),
@@ -55,20 +79,20 @@ impl BrokerArgs {
 
     /// For a command that others must see the effect of.
     pub(crate) async fn open_shared(&self) -> anyhow::Result<Rc<dyn Broker>> {
-        self.broker.open_shared(self.kind()).await
+        self.broker.open_shared(self.kind(), self.body_bytes_max).await
     }
 
     /// For a command that looks at what is there: a file that is not is a slip of the finger, not an empty queue.
     pub(crate) async fn open_existing(&self) -> anyhow::Result<Rc<dyn Broker>> {
         match &self.broker {
-            BrokerUrl::Sqlite(_) => Ok(self.broker.open_sqlite(false).await?),
+            BrokerUrl::Sqlite(_) => Ok(self.broker.open_sqlite(false, self.body_bytes_max).await?),
             _ => self.open_shared().await,
         }
     }
 
     /// The broker in a file, for what only it can do.
     pub(crate) async fn open_file(&self) -> anyhow::Result<Rc<SqliteBroker>> {
-        self.broker.open_sqlite(false).await
+        self.broker.open_sqlite(false, self.body_bytes_max).await
     }
 }
 
@@ -148,23 +172,23 @@ impl fmt::Display for BrokerUrl {
 
 impl BrokerUrl {
     /// Any broker, for a worker or a producer: a file is made if it is not there. The kind is of queues in RabbitMQ.
-    pub(crate) async fn open(&self, kind: Kind) -> anyhow::Result<Rc<dyn Broker>> {
+    async fn open(&self, kind: Kind, body_bytes_max: usize) -> anyhow::Result<Rc<dyn Broker>> {
         match self {
             BrokerUrl::Memory => Ok(Rc::new(MemoryBroker::new())),
-            BrokerUrl::Sqlite(_) => Ok(self.open_sqlite(true).await?),
-            BrokerUrl::Amqp(_) => Ok(self.open_rabbit(kind).await?),
+            BrokerUrl::Sqlite(_) => Ok(self.open_sqlite(true, body_bytes_max).await?),
+            BrokerUrl::Amqp(_) => Ok(self.open_rabbit(kind, body_bytes_max).await?),
         }
     }
 
     /// Any that others can reach too.
-    pub(crate) async fn open_shared(&self, kind: Kind) -> anyhow::Result<Rc<dyn Broker>> {
+    pub(crate) async fn open_shared(&self, kind: Kind, body_bytes_max: usize) -> anyhow::Result<Rc<dyn Broker>> {
         if *self == BrokerUrl::Memory {
             bail!("{NOT_SHARED}");
         }
-        self.open(kind).await
+        self.open(kind, body_bytes_max).await
     }
 
-    async fn open_rabbit(&self, kind: Kind) -> anyhow::Result<Rc<RabbitBroker>> {
+    async fn open_rabbit(&self, kind: Kind, body_bytes_max: usize) -> anyhow::Result<Rc<RabbitBroker>> {
         let uri = match self {
             BrokerUrl::Amqp(Ok(uri)) => uri,
             BrokerUrl::Amqp(Err(error)) => bail!("--broker: {error}"),
@@ -172,10 +196,11 @@ impl BrokerUrl {
         };
         let mut options = rabbit::Options::default();
         options.kind = kind.into();
+        options.body_bytes_max = body_bytes_max;
         Ok(Rc::new(RabbitBroker::open_at((**uri).clone(), options).await.map_err(failed)?))
     }
 
-    async fn open_sqlite(&self, make: bool) -> anyhow::Result<Rc<SqliteBroker>> {
+    async fn open_sqlite(&self, make: bool, body_bytes_max: usize) -> anyhow::Result<Rc<SqliteBroker>> {
         let path = match self {
             BrokerUrl::Sqlite(Some(path)) => path.clone(),
             BrokerUrl::Sqlite(None) => usual_path(make)?,
@@ -188,7 +213,9 @@ impl BrokerUrl {
                 path.display()
             );
         }
-        Ok(Rc::new(SqliteBroker::open_with(sqlite::Options::new(path)).await.map_err(failed)?))
+        let mut options = sqlite::Options::new(path);
+        options.body_bytes_max = body_bytes_max;
+        Ok(Rc::new(SqliteBroker::open_with(options).await.map_err(failed)?))
     }
 }
 

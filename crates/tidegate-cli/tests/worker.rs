@@ -280,6 +280,11 @@ fn a_body_of_a_hundred_megabytes_or_without_json_ends_as_a_dead_letter_or_before
     let taken = output(place, &["enqueue", "length", "--args", "@large.json", "--wait"]);
     assert!(text(&taken.stdout).trim().parse::<u64>().unwrap() > 10_000_000, "{}", text(&taken.stderr));
 
+    std::fs::write(place.join("tidegate.toml"), "max-body = 32\n").unwrap();
+    std::fs::write(place.join("large.json"), body(20_000_000)).unwrap();
+    let allowed = output(place, &["enqueue", "length", "--args", "@large.json", "--wait"]);
+    assert!(text(&allowed.stdout).trim().parse::<u64>().unwrap() > 20_000_000, "{}", text(&allowed.stderr));
+
     let path = place.join("tidegate/queue.db");
     tidegate_loop::run(async move {
         let broker = tidegate_worker::SqliteBroker::open(&path).await.unwrap();

@@ -9,8 +9,8 @@ pub(crate) const PRIORITY_MAX: u8 = 9;
 /// Longer names of queues and ids are somebody's mistake; RabbitMQ takes no more either.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Bodies above this are refused unless the broker was told otherwise.
-pub(crate) const BODY_BYTES_MAX: usize = 16 << 20;
+/// Bodies above this are refused unless the broker was told otherwise: 16 MiB.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// Refuses the whole batch for the first envelope that can't be stored.
 pub(crate) fn check(batch: &[Envelope], body_bytes_max: usize) -> Result<(), BrokerError> {
@@ -35,7 +35,7 @@ fn one(envelope: &Envelope, body_bytes_max: usize) -> Result<(), BrokerError> {
     if envelope.body.len() > body_bytes_max {
         return refused(format!(
             "task {}: its body of {} is above the limit of {}; pass large data by reference (a file, a URL), or raise the \
-             broker's limit",
+             broker's limit (--max-body)",
             envelope.id,
             bytes(envelope.body.len()),
             bytes(body_bytes_max)

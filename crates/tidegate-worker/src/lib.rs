@@ -51,6 +51,7 @@ pub use broker::{
 pub use context::TaskContext;
 pub use coroutine::Coroutines;
 pub use cron::{Cron, CronError, Schedule};
+pub use envelope_check::BODY_BYTES_MAX;
 pub use handlers::{BlockingHandler, BlockingHandlers, BlockingTaskFn, Handler, HandlerError, Handlers, TaskFn};
 pub use http_handler::HttpHandler;
 pub use limits::Limits;

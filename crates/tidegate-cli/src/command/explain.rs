@@ -248,7 +248,7 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
     let gate = limits.admission.clone();
     let away = match &config.broker {
         Some((url, kind, queue)) => {
-            let broker = url.open_shared(*kind).await?;
+            let broker = url.open_shared(*kind, tidegate_worker::BODY_BYTES_MAX).await?;
             Some(Away::new(broker, queue, asks(&config, &gate)?, &limits))
         }
         None => None,

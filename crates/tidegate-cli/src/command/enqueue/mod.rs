@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tidegate_loop::timeout;
 use tidegate_worker::{Published, TaskId};
 
-use crate::broker::{BrokerArgs, Kind, failed, on_loop};
+use crate::broker::{BodyArgs, BrokerArgs, Kind, failed, on_loop};
 use crate::command::{Done, result};
 use crate::output::Output;
 use crate::span::{instant, span};
@@ -103,6 +103,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     broker: BrokerArgs,
+
+    #[command(flatten)]
+    bodies: BodyArgs,
 }
 
 /// Whose workers are to read it.
@@ -137,7 +140,8 @@ struct Telling {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let telling = Telling { wait: args.wait, limit: args.timeout, json: args.json };
-    let (place, task) = (args.codec.queues(args.broker.clone()), args.task.clone());
+    let place = args.codec.queues(args.broker.clone()).with_bodies(args.bodies);
+    let task = args.task.clone();
     let defaults = Order::of(args)?;
     if task == "-" {
         if defaults.id.is_some() {

@@ -12,7 +12,8 @@ use tidegate_pool::Watermarks;
 use tidegate_worker::codec::{celery, dramatiq, native};
 use tidegate_worker::rabbit::PresenceOptions;
 use tidegate_worker::{
-    Backoff, Coroutines, Decode, Limits, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
+    Backoff, Coroutines, Decode, Limits, MAX_FRAME, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings,
+    Threads,
 };
 
 use super::handler::{self, Call, HandlerSpec};
@@ -134,7 +135,7 @@ impl TryFrom<Args> for Config {
             presence
         });
         Ok(Config {
-            broker: queues(args.codec, args.broker),
+            broker: queues(args.codec, args.broker).with_bodies(args.bodies),
             settings,
             presence,
             shared: args.shared,
@@ -185,6 +186,8 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
             options.pipeline = usize::from(args.pipeline);
             options.max_tasks = args.max_tasks;
             options.max_rss = args.max_memory.map(|mib| mib << 20);
+            // Beside its body a run takes little, and a result may be larger than its task.
+            options.max_frame = MAX_FRAME.max(2 * args.bodies.bytes());
             Ok(ModeSpec::Process(options))
         }
         (Some(_), Some(_)) => bail!("a COMMAND and a Python module run in processes; leave --mode away"),

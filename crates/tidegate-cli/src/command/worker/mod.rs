@@ -19,7 +19,7 @@ use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_worker::rabbit::Presence;
 use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
 
-use crate::broker::BrokerArgs;
+use crate::broker::{BodyArgs, BrokerArgs};
 use crate::command::Done;
 use crate::command::limits::{LimitArgs, SharedArgs};
 use crate::command::server::AddressArgs;
@@ -46,6 +46,9 @@ use handler::HandlerSpec;
 pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerArgs,
+
+    #[command(flatten)]
+    bodies: BodyArgs,
 
     /// A queue to take tasks from; may be given several times [default: default, or explain for that handler alone]
     #[arg(long, value_name = "QUEUE")]
