@@ -235,7 +235,8 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
                 });
                 slot.vacate();
                 // Killed by somebody, it says nothing about its command; that it could not start is said when that goes on.
-                if !end.was_ready && !(end.killed && failures < KILLED_BEFORE_READY_MAX) {
+                let excused = end.killed && failures < KILLED_BEFORE_READY_MAX;
+                if !end.was_ready && !excused {
                     let command = fleet.options.command_line();
                     fleet.start_failed(format!("a child of `{command}` was not ready: {}", end.story));
                 }
