@@ -15,7 +15,7 @@ fn server(latency: Latency) -> Handle {
 fn crew(place: &Place, server: &Handle) -> Crew {
     Crew {
         place: place.path("").into(),
-        broker: format!("sqlite:{}", place.path("queue.db")),
+        broker: vec![format!("sqlite:{}", place.path("queue.db"))],
         base_url: format!("{}/v1", server.base_url()),
         limits: vec!["--global-concurrency".into(), "40".into()],
     }

@@ -25,7 +25,7 @@ struct Setting {
     _place: TempDir,
 }
 
-fn setting(broker: impl Fn(&Path) -> String, file_count: usize, pages: usize) -> Setting {
+fn setting(broker: impl Fn(&Path) -> Vec<String>, file_count: usize, pages: usize) -> Setting {
     let place = tempfile::tempdir().unwrap();
     let redis = Redis::start(&[]);
     let server = Server::builder()
@@ -63,7 +63,7 @@ fn holds(stats: &Stats, pages: u64) {
 }
 
 /// Six minutes' worth of pages for two workers.
-fn together(broker: impl Fn(&Path) -> String) {
+fn together(broker: impl Fn(&Path) -> Vec<String>) {
     let setting = setting(broker, 10, 120);
     let crew = &setting.crew;
     let key = key(crew);
@@ -87,7 +87,7 @@ fn together(broker: impl Fn(&Path) -> String) {
 }
 
 /// One of two workers is killed in the middle.
-fn killed(broker: impl Fn(&Path) -> String) {
+fn killed(broker: impl Fn(&Path) -> Vec<String>) {
     let setting = setting(broker, 4, 75);
     let crew = &setting.crew;
     let key = key(crew);
@@ -107,8 +107,15 @@ fn killed(broker: impl Fn(&Path) -> String) {
     two.stop();
 }
 
-fn sqlite(place: &Path) -> String {
-    format!("sqlite:{}", place.join("queue.db").display())
+fn sqlite(place: &Path) -> Vec<String> {
+    vec![format!("sqlite:{}", place.join("queue.db").display())]
+}
+
+/// The broker that tests/rabbit/node.sh has started, and a queue that nobody else uses.
+fn rabbit(place: &Path) -> Vec<String> {
+    let host = std::env::var("TIDEGATE_RABBIT_PLAIN").expect("tests/rabbit/run.sh sets TIDEGATE_RABBIT_PLAIN");
+    let queue = format!("explain-{}", place.file_name().unwrap().to_string_lossy());
+    vec![format!("amqp://{host}?heartbeat=2"), "--queue".into(), queue]
 }
 
 #[test]
@@ -119,4 +126,14 @@ fn two_workers_use_the_quota_and_never_exceed_it() {
 #[test]
 fn a_killed_worker_costs_its_pages_in_flight() {
     killed(sqlite);
+}
+
+#[test]
+fn two_workers_use_the_quota_and_never_exceed_it_through_rabbitmq() {
+    together(rabbit);
+}
+
+#[test]
+fn a_killed_worker_costs_its_pages_in_flight_through_rabbitmq() {
+    killed(rabbit);
 }
