@@ -33,6 +33,8 @@ worker=(cargo test "${selection[@]}" --test rabbit -- "${one_at_a_time[@]}")
 "${worker[@]}" --nocapture outages modes cluster
 "${worker[@]}" --skip outages --skip modes --skip cluster
 cargo test "${selection[@]}" --test queue_rabbit
+# The main job across machines; a Redis of the test's own holds the limits.
+cargo test "${selection[@]}" --test shared -- through_rabbitmq
 
 # The guide's commands.
 cargo build "${selection[@]}" --bin tidegate

@@ -22,7 +22,12 @@ pub(crate) struct Crew {
 impl Crew {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(words).arg("--broker").args(&self.broker).args(["--provider", "openai", "--base-url", &self.base_url]);
+        command.args(words).arg("--broker").args(&self.broker).args([
+            "--provider",
+            "openai",
+            "--base-url",
+            &self.base_url,
+        ]);
         command.args(&self.limits).current_dir(&self.place).stdin(Stdio::null());
         // What the machine's user has set must not decide a test.
         command.env("XDG_CONFIG_HOME", self.place.join("none")).env_remove("OPENAI_API_KEY");

@@ -27,6 +27,9 @@ use crate::span::span;
 /// For how long a page's answer is kept for who asked, at least.
 const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
 
+/// With so many workers dead a page is given up. It does not kill them; it waits in their hands for the quota when they die.
+const PAGES_CRASHES: u32 = 10;
+
 /// What a worker is to do.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -113,8 +116,9 @@ impl TryFrom<Args> for Config {
         let mut policies = Policies::new(told(foreign, policy.clone()));
         if pages.is_some() {
             // Who asked may be away: what was paid for is kept until he comes again.
-            let kept = policy.result_ttl.max(PAGES_KEPT);
-            policies = policies.task(tidegate_crew::TASK, Policy { result_ttl: kept, ..policy.clone() });
+            let result_ttl = policy.result_ttl.max(PAGES_KEPT);
+            let crashes_max = policy.crashes_max.max(PAGES_CRASHES);
+            policies = policies.task(tidegate_crew::TASK, Policy { result_ttl, crashes_max, ..policy.clone() });
         }
         for task in &args.task {
             let own = task.over(&policy)?;
@@ -487,6 +491,24 @@ mod tests {
         assert_eq!((options.command.len(), options.children), (3, 2));
         let ModeSpec::Process(options) = config("--handler|python:my.tasks").unwrap().mode else { panic!() };
         assert_eq!(options.command.last().unwrap(), "my.tasks");
+    }
+
+    #[test]
+    fn pages_have_a_queue_and_rules_of_their_own() {
+        let pages = config("--handler|explain|--global-concurrency|30").unwrap();
+        assert_eq!(pages.settings.queues, ["explain"]);
+        assert!(matches!(pages.mode, ModeSpec::Coroutine { slots: 30, .. }));
+        let policy = pages.settings.policies.of(tidegate_crew::TASK);
+        assert_eq!((policy.crashes_max, policy.result_ttl), (PAGES_CRASHES, PAGES_KEPT));
+        let told = config("--handler|explain|--task|explain.page crashes=1|--queue|q|--handler|a=exec:cat").unwrap();
+        assert_eq!(
+            (told.settings.queues[0].as_str(), told.settings.policies.of(tidegate_crew::TASK).crashes_max),
+            ("q", 1)
+        );
+        assert!(complaint("--handler|explain|--mode|thread").contains("runs in coroutines"));
+        assert!(complaint("--handler|explain|--|sh").contains("start two workers"));
+        let error = complaint("--handler|explain|--provider|openai|--api-key-env|TIDEGATE_NO_SUCH_KEY");
+        assert!(error.contains("TIDEGATE_NO_SUCH_KEY"), "{error}");
     }
 
     #[test]
