@@ -1,6 +1,7 @@
 //! Several processes within limits that a real Redis holds for them; tests/redis/run.sh runs it. With a RabbitMQ, which
 //! tests/rabbit/run.sh starts, pages go through that one as well.
 
+mod batches;
 #[path = "../common/crew.rs"]
 mod crew;
 #[path = "../common/pdf.rs"]
