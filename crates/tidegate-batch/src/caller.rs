@@ -324,18 +324,13 @@ impl Inner {
                 })
             }),
         };
-        let mut request = http::Request::new(Body::sized_stream(call.body.len() as u64, body));
-        *request.method_mut() = Method::POST;
         let url = format!("{}{}", self.base, call.path);
-        *request.uri_mut() = match url.parse() {
-            Ok(uri) => uri,
+        let Ok(uri) = url.parse() else {
             // Let the client say what is wrong with it.
-            Err(_) => return self.client.get(&url).await.map(|_| unreachable!("it does not parse")),
+            return self.client.get(&url).await.map(|_| unreachable!("it does not parse"));
         };
-        *request.headers_mut() = self.headers.clone();
-        request.extensions_mut().insert(self.timeouts);
         self.count(|stats| stats.sent += 1);
-        let response = self.client.request(request).await?;
+        let response = self.client.request(self.request(uri, call, body)).await?;
         lease.borrow_mut().answered();
         let (head, body) = response.into_parts();
         let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
@@ -355,6 +350,15 @@ impl Inner {
             .iter()
             .find_map(|name| head.headers.get(*name)?.to_str().ok().map(Into::into));
         Ok(Answered { status, headers: head.headers, body, usage, request_id, took, _lease: lease })
+    }
+
+    fn request(&self, uri: Uri, call: &Call, body: OnTheWire) -> http::Request<Body> {
+        let mut request = http::Request::new(Body::sized_stream(call.body.len() as u64, body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        request.extensions_mut().insert(self.timeouts);
+        request
     }
 
     /// What follows from an answer: for everybody, which the gate is told, and for this request.

@@ -117,11 +117,17 @@ impl Client {
     /// let response = Client::new().request(request).await.unwrap();
     /// # }).unwrap();
     /// ```
-    pub async fn request<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
+    pub fn request<B: Into<Body>>(
+        &self,
+        request: Request<B>,
+    ) -> impl Future<Output = Result<Response<Body>, Error>> + use<'_, B> {
+        // Boxed before anything waits: a future would have room for it twice.
         let request = Box::new(request.map(Into::into));
-        match self.inner.redirects {
-            0 => exchange::exchange(&self.inner, request).await,
-            _ => Box::pin(redirect::follow(&self.inner, request)).await,
+        async move {
+            match self.inner.redirects {
+                0 => exchange::exchange(&self.inner, request).await,
+                _ => Box::pin(redirect::follow(&self.inner, request)).await,
+            }
         }
     }
 
