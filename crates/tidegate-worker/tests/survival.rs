@@ -40,7 +40,7 @@ fn main() {
             for mode in MODES {
                 run(&format!("no_task_is_lost_whoever_is_killed::{mode}"), &|| killed_again_and_again(mode));
                 run(&format!("a_warm_stop_under_load_leaves_nothing_half_settled::{mode}"), &|| {
-                    stopped_under_load(mode)
+                    stopped_under_load(mode);
                 });
             }
             run("a_handler_that_holds_up_the_loop_does_not_hold_up_the_stop_for_ever", &stopped_by_the_watchdog);
