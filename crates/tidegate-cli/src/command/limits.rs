@@ -8,11 +8,14 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use tidegate_batch::{GLOBAL_CONCURRENCY, Quotas, WindowKind};
 use tidegate_limit::store::Store as QuotaStore;
-use tidegate_limit::{Admission, Gate, Limit};
+use tidegate_limit::{Admission, Gate, Limit, Window};
 use tidegate_redis::{Address, AgreeError, Client, ClientOptions, OnLoss, SharedGate};
 
 /// How long a Redis may take to answer at the start.
 const REDIS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The least and the most that limits in common lose to the way to the server.
+const MARGIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// Limits of the provider; what is not given is not limited
 #[derive(Debug, Clone, clap::Args)]
@@ -163,7 +166,9 @@ impl SharedArgs {
     }
 
     async fn share(&self, redis: Client, name: &str, limits: Vec<Limit>) -> anyhow::Result<SharedGate> {
-        let gate = SharedGate::builder(redis, name).limits(limits).on_loss(self.limits_lost.0).build()?;
+        let margin = margin(&limits);
+        let gate =
+            SharedGate::builder(redis, name).limits(limits).margin(margin).on_loss(self.limits_lost.0).build()?;
         match gate.agree(REDIS_PATIENCE).await {
             Ok(()) => Ok(gate),
             Err(AgreeError::Connect(error)) if error.is_temporary() && self.limits_lost.0 != OnLoss::Stop => {
@@ -174,6 +179,17 @@ impl SharedArgs {
             Err(error) => Err(error).context("the limits in common cannot be used"),
         }
     }
+}
+
+/// What strict windows lose to the way to the server: a hundredth of the shortest, within bounds. On a busy machine that way
+/// takes its time, and a strict server counts arrivals.
+fn margin(limits: &[Limit]) -> Duration {
+    let windows = limits.iter().filter_map(|limit| match limit.rated() {
+        Some((_, Window::Strict(length))) => Some(*length),
+        _ => None,
+    });
+    let (least, most) = MARGIN;
+    windows.min().map_or(least, |shortest| (shortest / 100).clamp(least, most))
 }
 
 /// `500ms`, `20s`, `5m`, `1h`; a bare number is seconds.
@@ -206,6 +222,15 @@ mod tests {
         for text in ["", "go", "share", "share=0", "share=1.5", "share=half", "stop=1"] {
             assert!(text.parse::<Lost>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_minute_in_common_loses_a_quarter_of_a_second_at_most() {
+        let quotas = |minute| Quotas { rpm: Some(9), minute, ..Quotas::default() }.limits();
+        assert_eq!(margin(&quotas(Duration::from_secs(60))), Duration::from_millis(250));
+        assert_eq!(margin(&quotas(Duration::from_secs(8))), Duration::from_millis(80));
+        assert_eq!(margin(&quotas(Duration::from_secs(1))), Duration::from_millis(50));
+        assert_eq!(margin(&[]), Duration::from_millis(50));
     }
 
     #[test]
