@@ -11,8 +11,8 @@ use crate::codec::native::DecodeError;
 use crate::moment;
 use crate::task::{Envelope, Task, TaskId};
 
-/// Deeper than anybody nests, and not so deep that a stack would not hold it.
-const DEPTH_MAX: usize = 64;
+/// Deeper than anybody nests. A signature in another takes three levels of JSON, of which its reader allows 128.
+const DEPTH_MAX: usize = 32;
 
 fn fail<T>(message: impl Into<String>) -> Result<T, DecodeError> {
     Err(DecodeError { message: message.into() })

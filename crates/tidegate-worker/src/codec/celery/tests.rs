@@ -249,7 +249,7 @@ fn options_of_a_signature_are_its_own() {
 
 #[test]
 fn what_cannot_follow_is_a_failure_that_says_why() {
-    let deep = (0..70).fold(signature("a", &json!([]), &json!({})), |inner, _| nested("group", &[inner], &json!({})));
+    let deep = (0..38).fold(signature("a", &json!([]), &json!({})), |inner, _| nested("group", &[inner], &json!({})));
     for (embed, why) in [
         (json!({"chain": [nested("chord", &[], &json!({}))]}), "chord"),
         (json!({"callbacks": [{"args": []}]}), "names no task"),
