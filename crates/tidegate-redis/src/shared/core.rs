@@ -414,9 +414,10 @@ impl Core {
         self.put_back(batch);
         self.blocked = None;
         if let Some((limit, since)) = self.waits.take()
-            && let Some(limit) = self.stats.limits.get_mut(limit) {
-                limit.blocked_for += sent_at.saturating_duration_since(since);
-            }
+            && let Some(limit) = self.stats.limits.get_mut(limit)
+        {
+            limit.blocked_for += sent_at.saturating_duration_since(since);
+        }
         if waits && answer.waits_for != 0 {
             let limit = usize::try_from(answer.waits_for - 1).ok().filter(|_| answer.waits_for > 0);
             // Counted from when it was sent: the next call takes as long to get there.
