@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Listener, Verdict};
-use tidegate_limit::{Admission, Admitted, Scope};
+use tidegate_limit::{Admission, Admitted, EnterError, Scope};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 
@@ -305,7 +305,12 @@ impl Inner {
             })
             .await;
             if let Some(entered) = entered {
-                return Ok(entered?);
+                let lease = entered?;
+                // Let in by the very request whose answer has ended everything since.
+                if self.gate.gate().is_closed() {
+                    return Err(EnterError::Closed.into());
+                }
+                return Ok(lease);
             }
         }
     }

@@ -448,6 +448,20 @@ impl Gate {
     }
 }
 
+impl Gate {
+    /// Whether nobody is let in any more. Who was let in before it was closed, and has not begun, can still refrain.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// # let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
+    /// assert!(!gate.is_closed());
+    /// ```
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+}
+
 static GLOBAL: OnceLock<Gate> = OnceLock::new();
 
 /// A look at the clocks, outside of the lock.
