@@ -85,7 +85,7 @@ impl LimitArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct SharedArgs {
-    /// Hold the limits in common with other machines, through a Redis: redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…,
+    /// Hold the limits in common with other machines, through a Redis: redis://USER:PASSWORD@HOST:PORT/DB, rediss://…,
     /// unix://PATH
     #[arg(long, value_name = "URL", hide_env_values = true)]
     pub(crate) limits: Option<Address>,
