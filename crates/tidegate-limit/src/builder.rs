@@ -116,7 +116,7 @@ impl Builder {
     /// The bounds of the margin that strict windows keep for the time on the wire. It follows the spread between
     /// [`sent`](crate::Lease::sent) and [`answered`](crate::Lease::answered); in virtual time it is zero.
     ///
-    /// Unless set it is 1 ms to 250 ms, and no more than a hundredth of the shortest strict window until the server
+    /// Unless set it is 1 ms to 250 ms, and no more than a fortieth of the shortest strict window until the server
     /// [refuses](Gate::refused) something: that spread has the server's thoughts in it, which are not the wire's.
     ///
     /// ```

@@ -10,14 +10,14 @@ use crate::moment::nanos_of;
 const FADE: u64 = 512;
 
 /// Of a window, the share that may be given to the wire before the server itself says that it takes more.
-const SHARE: u32 = 100;
+const SHARE: u32 = 40;
 
 /// The spread between the fastest and the slowest answer of late, and a quarter more, within bounds.
 ///
 /// A slow answer widens it at once; it narrows by 1/512 a sample. A refusal that should not have been doubles it.
 ///
 /// Answers differ by what the server thought as well as by the wire, and nobody can tell the two apart from here. So that
-/// long thoughts do not cost a short window its quota, the spread counts up to a hundredth of the window; refusals are of
+/// long thoughts do not cost a short window its quota, the spread counts up to a fortieth of the window; refusals are of
 /// the wire alone, and raise that bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Margin {
@@ -38,7 +38,7 @@ impl Margin {
         Margin { floor, ceiling, ceiling_max: ceiling, fastest: 0, slowest: 0, samples: 0 }
     }
 
-    /// Of a window like this, a hundredth at the most, until refusals say otherwise.
+    /// Of a window like this, a fortieth at the most, until refusals say otherwise.
     pub(crate) fn of_window(self, window: Duration) -> Margin {
         let ceiling = nanos_of(window / SHARE).clamp(self.floor, self.ceiling_max);
         Margin { ceiling, ..self }
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_cost_a_short_window_a_hundredth_and_refusals_more() {
+    fn thoughts_cost_a_short_window_a_fortieth_and_refusals_more() {
         let mut margin = Margin::new(&(ms(1)..=ms(250))).of_window(ms(2_000));
         margin.sample(ms(10));
         margin.sample(ms(900));
-        assert_eq!(margin.get(), ms(20));
+        assert_eq!(margin.get(), ms(50));
         margin.refused();
-        assert_eq!(margin.get(), ms(40));
+        assert_eq!(margin.get(), ms(100));
         for _ in 0..9 {
             margin.refused();
         }
