@@ -2,6 +2,7 @@
 //! quota is used, and a worker that dies costs what it had in flight.
 
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -11,8 +12,11 @@ use crate::crew::{Crew, files};
 use crate::pdf::pdf;
 use crate::redis::Redis;
 
-/// A minute, shortened.
-const MINUTE: Duration = Duration::from_secs(8);
+/// A minute, shortened; where there is time for the long versions, a real one.
+static MINUTE: LazyLock<Duration> = LazyLock::new(|| match std::env::var_os("TIDEGATE_SOAK") {
+    Some(_) => Duration::from_secs(60),
+    None => Duration::from_secs(8),
+});
 const RPM: u64 = 120;
 const AT_ONCE: u64 = 40;
 /// Only the workers have it.
@@ -29,8 +33,8 @@ fn setting(broker: impl Fn(&Path) -> Vec<String>, file_count: usize, pages: usiz
     let place = tempfile::tempdir().unwrap();
     let redis = Redis::start(&[]);
     let server = Server::builder()
-        .rpm(Limit::new(RPM).per(MINUTE))
-        .tpm(Limit::new(1_000_000).per(MINUTE))
+        .rpm(Limit::new(RPM).per(*MINUTE))
+        .tpm(Limit::new(1_000_000).per(*MINUTE))
         .concurrency(AT_ONCE)
         .latency(Latency::Uniform(Duration::from_millis(50), Duration::from_millis(150)))
         .api_key(KEY)
@@ -62,10 +66,8 @@ fn holds(stats: &Stats, pages: u64) {
     }
 }
 
-/// Five minutes' worth of pages for two workers. What of the quota is used depends on the way to the queue and on the
-/// machine: windows are of eight seconds here instead of sixty, and each begins with a crowd that has to get to the workers.
-/// So it is told, and `at_least` is what shows that nobody stood still.
-fn together(broker: impl Fn(&Path) -> Vec<String>, at_least: f64) {
+/// Five minutes' worth of pages for two workers.
+fn together(broker: impl Fn(&Path) -> Vec<String>) {
     let setting = setting(broker, 10, 60);
     let crew = &setting.crew;
     let key = key(crew);
@@ -80,7 +82,7 @@ fn together(broker: impl Fn(&Path) -> Vec<String>, at_least: f64) {
     assert_eq!((stats.answered, stats.repeated), (600, 0), "{stats}");
     let used = stats.used_share().expect("a limit bound");
     println!("    {:.1} % of the quota used", used * 100.0);
-    assert!(used >= at_least, "{:.1} % of the quota", used * 100.0);
+    assert!(used >= 0.95, "{:.1} % of the quota", used * 100.0);
     for worker in workers {
         let worked = worker.stop();
         let done = worked["settled"]["success"].as_u64().unwrap();
@@ -123,7 +125,7 @@ fn rabbit(place: &Path) -> Vec<String> {
 
 #[test]
 fn two_workers_use_the_quota_and_never_exceed_it() {
-    together(sqlite, 0.9);
+    together(sqlite);
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn a_killed_worker_costs_its_pages_in_flight() {
 
 #[test]
 fn two_workers_use_the_quota_and_never_exceed_it_through_rabbitmq() {
-    together(rabbit, 0.8);
+    together(rabbit);
 }
 
 #[test]
