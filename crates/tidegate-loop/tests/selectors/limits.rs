@@ -39,20 +39,22 @@ fn the_environment_chooses_the_selector_and_mistakes_are_named() {
         let output = child.env("TIDEGATE_TEST_SAY", "1").output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    for (value, expected) in [
-        (None, "selector: epoll\n"),
-        (Some("auto"), "selector: epoll\n"),
-        (Some("select"), "selector: select\n"),
-        (Some("epoll-lt"), "selector: epoll-lt\n"),
-        (
-            Some("kqueue"),
-            "error: the environment variable TIDEGATE_SELECTOR: there is no selector \"kqueue\"; \
-             choose select, epoll-lt, epoll, io_uring or auto\n",
-        ),
-    ] {
-        let said = build(value);
-        assert!(said.contains(expected), "{value:?}: {said}");
-    }
+    alone(|| {
+        for (value, expected) in [
+            (None, "selector: epoll\n"),
+            (Some("auto"), "selector: epoll\n"),
+            (Some("select"), "selector: select\n"),
+            (Some("epoll-lt"), "selector: epoll-lt\n"),
+            (
+                Some("kqueue"),
+                "error: the environment variable TIDEGATE_SELECTOR: there is no selector \"kqueue\"; \
+                 choose select, epoll-lt, epoll, io_uring or auto\n",
+            ),
+        ] {
+            let said = build(value);
+            assert!(said.contains(expected), "{value:?}: {said}");
+        }
+    });
 }
 
 #[test]
