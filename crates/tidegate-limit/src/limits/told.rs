@@ -1,0 +1,125 @@
+//! What limits are told while they are in use: by whoever runs them, and by the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LimitId, Limits};
+use crate::hold::Hold;
+use crate::moment::Moment;
+use crate::slot::Count;
+use crate::window::Model;
+
+impl Limits {
+    /// Changes the amount of a limit. Lowered, it lets nobody through until it is kept again; what has been granted
+    /// stays granted. A concurrency of zero lets nobody in until it is raised; under a rate of zero every cost is too
+    /// large.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(1)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// # let rpm = limits.find("rpm").unwrap();
+    /// limits.set_amount(rpm, 0, Moment::ZERO);
+    /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::TooLarge);
+    /// limits.set_amount(rpm, 5, Moment::ZERO);
+    /// assert!(limits.check(&Cost::request(), Moment::ZERO).is_ok());
+    /// ```
+    pub fn set_amount(&mut self, limit: LimitId, to: u64, now: Moment) {
+        let now = self.advance(now);
+        match &mut self.slot_mut(limit).count {
+            Count::Concurrency { amount, .. } => *amount = to,
+            Count::Rate { model, .. } => model.set_amount(to, now),
+        }
+    }
+
+    /// Lets nobody past a limit before `until`; an earlier pause that lasts longer stays. Whoever is in stays in.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(1)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// let until = Moment::ZERO + Duration::from_secs(7);
+    /// limits.pause(limits.find("rpm").unwrap(), until);
+    /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::At(until));
+    /// ```
+    pub fn pause(&mut self, limit: LimitId, until: Moment) {
+        let hold = &mut self.slot_mut(limit).hold;
+        *hold = std::mem::take(hold).paused(until);
+    }
+
+    /// As [`pause`](Self::pause), but lets one entry through every `probe_every`, to see whether the limit is back
+    /// sooner; `None`: none.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(9)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
+    /// limits.park(limits.find("rpm").unwrap(), Moment::ZERO + hour, Some(minute), Moment::ZERO);
+    /// let probe = Moment::ZERO + minute;
+    /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::At(probe));
+    /// limits.admit(&Cost::request(), probe).unwrap();
+    /// assert_eq!(limits.check(&Cost::request(), probe).unwrap_err().until, Until::At(probe + minute));
+    /// ```
+    pub fn park(&mut self, limit: LimitId, until: Moment, probe_every: Option<Duration>, now: Moment) {
+        let now = self.advance(now);
+        let hold = &mut self.slot_mut(limit).hold;
+        *hold = std::mem::take(hold).parked(until, probe_every, now);
+    }
+
+    /// Lets nobody past a limit until it is [resumed](Self::resume): who comes is told why.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(1)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// limits.shut(limits.find("rpm").unwrap(), "no credit left");
+    /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::Shut);
+    /// ```
+    pub fn shut(&mut self, limit: LimitId, reason: impl Into<Arc<str>>) {
+        self.slot_mut(limit).hold = Hold::Shut { reason: reason.into() };
+    }
+
+    /// Ends a pause, a parking or a shutting.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(1)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// # let rpm = limits.find("rpm").unwrap();
+    /// limits.shut(rpm, "no credit left");
+    /// limits.resume(rpm);
+    /// assert!(limits.check(&Cost::request(), Moment::ZERO).is_ok());
+    /// ```
+    pub fn resume(&mut self, limit: LimitId) {
+        self.slot_mut(limit).hold = Hold::Open;
+    }
+
+    /// The server says that `remaining` is left, and all of it back at `full_at`. Only ever tightens: if we know of
+    /// less, nothing changes. A bucket is emptied to what is left, a calendar window counted up to it; a strict window
+    /// does without the difference until `full_at`. Of a concurrency limit there is nothing to tell.
+    ///
+    /// ```
+    /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
+    /// # let mut limits = Limits::new([Limit::rpm(10)], Moment::ZERO, SystemTime::now()).unwrap();
+    /// let full_at = Moment::ZERO + Duration::from_secs(3);
+    /// limits.tighten(limits.find("rpm").unwrap(), 0, full_at, Moment::ZERO);
+    /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::At(full_at));
+    /// ```
+    pub fn tighten(&mut self, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
+        self.tighten_as_of(now, limit, remaining, full_at, now);
+    }
+
+    /// The same, of what the server said about an instant between `sent` and `now`: what has left a strict window since
+    /// was still counted there.
+    pub(crate) fn tighten_as_of(&mut self, sent: Moment, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
+        let now = self.advance(now);
+        let setting = self.setting;
+        let Count::Rate { model, withheld, .. } = &mut self.slot_mut(limit).count else { return };
+        model.expire(now, setting);
+        match model {
+            Model::Bucket(bucket) => bucket.tighten(remaining, now),
+            Model::Calendar(calendar) => calendar.tighten(remaining),
+            Model::Strict(log) => {
+                let known = log.used().saturating_add(log.left_since(sent));
+                let missing = log.amount().saturating_sub(known).saturating_sub(remaining);
+                withheld.tighten(missing, full_at, now);
+            }
+        }
+    }
+}
