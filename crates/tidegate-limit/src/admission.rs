@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::cost::Cost;
 use crate::error::{EnterError, UnknownLimit};
-use crate::feedback::{Action, Feedback, Headers, Listener};
+use crate::feedback::{Action, Feedback, Headers, Listener, came_too_close};
 use crate::gate::Gate;
 use crate::lease::Lease;
 use crate::scope::Scope;
@@ -27,6 +27,9 @@ pub trait Common {
 
     /// The pause is over.
     fn resume(&self, limit: &str);
+
+    /// A strict server refused what had been let in here and in common: the way there takes longer than was thought.
+    fn refused(&self);
 
     /// Completes a gate's figures with what is known of all machines.
     fn complete(&self, stats: &mut Snapshot);
@@ -135,6 +138,9 @@ impl Admission {
     ) -> Feedback {
         let Some(common) = &self.common else { return listener.on_answer(sent, status, headers, body) };
         let (feedback, actions) = listener.hear_for_all(sent, status, headers, body);
+        if came_too_close(&feedback, &actions) {
+            common.refused();
+        }
         actions.iter().for_each(|action| tell(&**common, action));
         feedback
     }

@@ -138,9 +138,7 @@ impl Listener {
             let random = mix(state.random);
             state.steering.on_feedback(feedback, timing, random)
         };
-        // What the gate let through should have fitted; if it did not, it came too close to the one before.
-        let throttled = matches!(feedback.verdict, Verdict::Wait { .. } | Verdict::BackOff { .. });
-        if throttled && actions.iter().any(|action| matches!(action, Action::Pause { .. })) {
+        if came_too_close(feedback, &actions) {
             self.gate.refused();
         }
         actions.iter().for_each(|action| self.carry_out(action, timing.sent));
@@ -168,6 +166,12 @@ impl Listener {
         let wall = shared.lock_at(now).limits.wall_of(now.moment);
         Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH)
     }
+}
+
+/// What the gate let through should have fitted; if it did not, it came too close to the one before.
+pub(crate) fn came_too_close(feedback: &Feedback, actions: &[Action]) -> bool {
+    let throttled = matches!(feedback.verdict, Verdict::Wait { .. } | Verdict::BackOff { .. });
+    throttled && actions.iter().any(|action| matches!(action, Action::Pause { .. }))
 }
 
 fn mix(state: u64) -> u64 {

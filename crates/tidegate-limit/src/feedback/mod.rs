@@ -40,6 +40,7 @@ use jiff::Timestamp;
 
 pub use headers::Headers;
 pub use listener::Listener;
+pub(crate) use listener::came_too_close;
 pub use steering::{Action, PROBE_FIRST, PROBE_RAREST, PROBED_BEYOND, Steering, Timing};
 pub use time::DELAY_MAX;
 

@@ -35,6 +35,10 @@ impl Common for SharedGate {
         self.tell(limit, Pause::Over);
     }
 
+    fn refused(&self) {
+        SharedGate::refused(self);
+    }
+
     fn complete(&self, stats: &mut Snapshot) {
         let ours = self.stats();
         // Who waits here has passed the gate in front, but is not under way.

@@ -17,7 +17,7 @@ local me = text()
 local seq, held, lease, grace = num(), num(), num(), num()
 local known, seen, expects = num(), num(), num()
 
-local limits, fields, key = {}, { 't', 'born', 'n', 'cold', 'kept' }, 3
+local limits, fields, key = {}, { 't', 'born', 'n', 'cold', 'kept', 'margin' }, 3
 for i = 1, num() do
   local limit = { kind = text(), name = text(), amount = num(), a = num(), b = num(), c = num() }
   limit.dimension, limit.book, limit.told, limit.told_at, limit.pause = num(), num(), num(), num(), num()
@@ -33,10 +33,20 @@ end
 
 local state = redis.call('HMGET', KEYS[1], unpack(fields))
 local last, born, tickets = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
-local cold, kept = tonumber(state[4] or 0), tonumber(state[5] or 0)
+local cold, kept, margin = tonumber(state[4] or 0), tonumber(state[5] or 0), tonumber(state[6] or 0)
 local clock = redis.call('TIME')
 -- A clock that was set back stands still until it has caught up.
 local now = max(tonumber(clock[1]) * 1000000 + tonumber(clock[2]), last)
+
+-- The way to the server is as long as the machine that is farthest says; what it said holds for an hour.
+local hour = floor(now / 3600000000)
+if hour ~= kept then margin = 0 end
+for _, limit in ipairs(limits) do
+  if limit.kind == 's' then margin = max(margin, limit.c) end
+end
+for _, limit in ipairs(limits) do
+  if limit.kind == 's' then limit.c = margin end
+end
 
 -- Who holds what, and who waits. A record outlives its expiry by a lease, without counting.
 local mine, taken, expiry_first, others, gone = nil, 0, nil, {}, {}
@@ -88,10 +98,10 @@ end
 
 local resumed = false
 for i, limit in ipairs(limits) do
-  limit.used, limit.at = tonumber(state[3 + 3 * i] or 0), tonumber(state[4 + 3 * i] or 0)
+  limit.used, limit.at = tonumber(state[4 + 3 * i] or 0), tonumber(state[5 + 3 * i] or 0)
   limit.add = 0
   -- The server said so to one of us, and it holds for all; below zero: it does not hold any more.
-  limit.till = tonumber(state[5 + 3 * i] or 0)
+  limit.till = tonumber(state[6 + 3 * i] or 0)
   limit.till_before = limit.till
   if limit.pause > 0 then
     limit.till = max(limit.till, now + limit.pause)
@@ -118,7 +128,7 @@ for i, limit in ipairs(limits) do
     if freeze and limit.used < limit.amount then limit.book = limit.book + limit.amount - limit.used end
   elseif limit.kind == 'b' then
     limit.full = limit.b * limit.a
-    if not state[4 + 3 * i] and limit.c == 1 then
+    if not state[5 + 3 * i] and limit.c == 1 then
       limit.used = limit.full
     else
       limit.used = max(0, limit.used - limit.amount * (now - limit.at))
@@ -300,9 +310,10 @@ for _, limit in ipairs(limits) do
   answer[#answer + 1] = int(limit.kind == 'b' and 0 or limit.at)
   answer[#answer + 1] = int(used)
 end
-local hour = floor(now / 3600000000)
 saved[#saved + 1] = 'kept'
 saved[#saved + 1] = int(hour)
+saved[#saved + 1] = 'margin'
+saved[#saved + 1] = int(margin)
 redis.call('HSET', KEYS[1], unpack(saved))
 answer = table.concat(answer, ' ')
 local record = { int(held + granted), int(seq), int(now + lease), int(ticket), int(ready + grace), answer }

@@ -85,7 +85,8 @@ impl SharedBuilder {
     }
 
     /// So much longer than their window entries of strict limits count, for the time between the grant and the arrival
-    /// of the request; 50 ms unless set. See [`SharedLease::sent`].
+    /// of the request; 50 ms unless set. See [`SharedLease::sent`]. Refusals [widen](SharedGate::refused) it to four times
+    /// that at most.
     pub fn margin(mut self, margin: Duration) -> SharedBuilder {
         self.margin = margin;
         self
@@ -213,6 +214,12 @@ impl SharedGate {
     /// Dropped, it leaves no trace: what was granted meanwhile is taken back.
     pub fn enter(&self, cost: Cost) -> SharedEnter {
         SharedEnter::new(self, cost)
+    }
+
+    /// A strict server refused what was let through: the margin is doubled, up to four times what it was set to. From this
+    /// machine's next entry on the wider one holds for all machines, for an hour or as long as this one runs.
+    pub fn refused(&self) {
+        self.handle.shared.core.borrow_mut().spec.widen_margin();
     }
 
     /// What the gate has to say about itself.

@@ -13,6 +13,9 @@ use crate::wire::Command;
 /// A strict window is counted in so many buckets: so much memory it takes at most, and a thousandth is lost.
 pub(crate) const BUCKETS: u64 = 1024;
 
+/// So many times what it was set to, the margin becomes at most.
+const MARGIN_GROWTH: u64 = 4;
+
 /// Redis' scripts count in doubles: whole numbers are exact below this.
 const EXACT_MAX: u64 = 1 << 53;
 
@@ -107,7 +110,9 @@ fn midnights(zone: &TimeZone, now_us: u64) -> Option<[u64; 3]> {
 pub(crate) struct Spec {
     pub(crate) limits: Vec<LimitSpec>,
     pub(crate) dimensions: Vec<Dimension>,
-    pub(crate) margin_us: u64,
+    /// Grows up to the second with refusals.
+    margin_us: u64,
+    margin_max_us: u64,
 }
 
 impl Spec {
@@ -118,7 +123,12 @@ impl Spec {
             return Err(SharedConfigError::Nothing);
         }
         let now_us = wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros);
-        let mut spec = Spec { limits: Vec::new(), dimensions: Vec::new(), margin_us: micros(margin) };
+        let mut spec = Spec {
+            limits: Vec::new(),
+            dimensions: Vec::new(),
+            margin_us: micros(margin),
+            margin_max_us: micros(margin).saturating_mul(MARGIN_GROWTH),
+        };
         for limit in limits {
             let limit = spec.read(limit, now_us)?;
             spec.limits.push(limit);
@@ -165,6 +175,11 @@ impl Spec {
             return Err(too_large());
         }
         Ok(LimitSpec { name, kind, dimension, capacity, field, limit })
+    }
+
+    /// The way to the server takes longer than was thought.
+    pub(crate) fn widen_margin(&mut self) {
+        self.margin_us = (self.margin_us * 2).min(self.margin_max_us);
     }
 
     /// What is booked for a cost under each limit, or why that can never be.

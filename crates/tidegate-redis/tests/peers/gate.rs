@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_future_that_is_dropped_leaves_no_trace", dropped),
     ("first_come_first_served", fifo),
     ("a_flushed_script_cache_is_filled_again", flushed),
+    ("a_refusal_widens_the_margin_of_all_machines", refused),
     ("memory_in_redis_is_bounded", bounded),
     ("a_bucket_flows_and_a_day_is_counted_in_its_zone", windows),
     ("an_idle_gate_makes_no_calls", idle),
@@ -186,6 +187,25 @@ fn flushed() {
             assert_eq!(used(&gate, "rpm"), n);
             client.call(Command::new("SCRIPT").arg("FLUSH")).await.unwrap();
         }
+    });
+}
+
+/// The margin of the machine that was refused is everybody's.
+fn refused() {
+    on_loop(async {
+        let server = Server::start(&[]);
+        let client = server.client();
+        let limit = || Limit::rpm(1).window(Window::strict(Duration::from_millis(300)));
+        let (here, there) = (gate(&client, "g", [limit()]), gate(&client, "g", [limit()]));
+        // 20, 40, and no more than four times the 10 ms it was set to.
+        (0..3).for_each(|_| here.refused());
+        let begun = LoopHandle::current().time();
+        here.enter(Cost::request()).await.unwrap().sent();
+        there.enter(Cost::request()).await.unwrap().sent();
+        let apart = LoopHandle::current().time() - begun;
+        assert!(apart >= Duration::from_millis(340), "{apart:?}");
+        let margin = client.call(Command::new("HGET").arg("tidegate:{g}").arg("margin")).await.unwrap();
+        assert_eq!(margin.as_int().unwrap(), 40_000);
     });
 }
 
