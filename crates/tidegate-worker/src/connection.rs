@@ -97,12 +97,12 @@ impl Connection {
 
     fn take(&self, batch: Vec<Incoming>, pool: &WorkerPool) {
         let shared = &self.shared;
-        let mut deliveries = 0;
+        let (mut deliveries, now) = (0, shared.broker.now());
         for incoming in batch {
             match incoming {
                 Incoming::Delivery(delivery) => {
                     deliveries += 1;
-                    pool.receive(delivery, &self.acks);
+                    pool.receive(delivery, now, &self.acks);
                 }
                 Incoming::Revoked(id) => {
                     let told = shared.hands.revoke(&id);

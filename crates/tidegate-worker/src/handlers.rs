@@ -1,7 +1,6 @@
 //! Handlers written in Rust: plain functions, registered by name, their arguments typed. Async ones run in coroutine mode,
 //! blocking ones in thread mode.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
@@ -14,6 +13,7 @@ use serde_json::Value;
 use crate::arguments::{Arguments, FromTask};
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
+use crate::hash::QuickMap;
 use crate::outcome::Outcome;
 use crate::task::Task;
 
@@ -231,7 +231,7 @@ impl<M: 'static, F: BlockingTaskFn<M>> BlockingHandler for Function<F, M> {
 /// ```
 #[derive(Default, Clone)]
 pub struct Handlers {
-    by_name: HashMap<Box<str>, Rc<dyn Handler>>,
+    by_name: QuickMap<Box<str>, Rc<dyn Handler>>,
 }
 
 impl Handlers {
@@ -282,7 +282,7 @@ impl fmt::Debug for Handlers {
 /// ```
 #[derive(Default, Clone)]
 pub struct BlockingHandlers {
-    by_name: HashMap<Box<str>, Arc<dyn BlockingHandler>>,
+    by_name: QuickMap<Box<str>, Arc<dyn BlockingHandler>>,
 }
 
 impl BlockingHandlers {

@@ -19,6 +19,7 @@ mod envelope_check;
 pub mod faulty;
 mod handlers;
 mod hands;
+mod hash;
 mod http_handler;
 mod limits;
 mod master;

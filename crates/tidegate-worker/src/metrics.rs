@@ -1,10 +1,10 @@
 //! What a worker counts about itself, and how Prometheus reads it. Counting is a few additions a task, so it is always on.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use crate::hash::QuickMap;
 use crate::outcome::OutcomeKind;
 
 /// Task names come from outside: beyond this many they are counted together, as `other`.
@@ -38,7 +38,7 @@ pub(crate) struct Counters {
     pub(crate) last_settled: Cell<Option<Instant>>,
     /// Since when the broker has answered nothing but errors.
     pub(crate) failing_since: Cell<Option<Instant>>,
-    by_name: RefCell<HashMap<Box<str>, [u64; KINDS]>>,
+    by_name: RefCell<QuickMap<Box<str>, [u64; KINDS]>>,
     pub(crate) queued: Histogram,
     pub(crate) ran: Histogram,
 }

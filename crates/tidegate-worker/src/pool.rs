@@ -3,13 +3,13 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tidegate_limit::{Admitted, EnterError};
 use tidegate_loop::{LoopHandle, spawn};
 use tidegate_pool::{Drained, Pool, Watermarks};
@@ -18,6 +18,7 @@ use tidegate_sync::Queue;
 use crate::broker::{Broker, Delivery};
 use crate::codec::native::DecodeError;
 use crate::hands::{Acks, Hands, Held};
+use crate::hash::QuickSet;
 use crate::limits::{Bound, Limits};
 use crate::metrics::{Counters, add};
 use crate::middleware::{Middleware, TaskInfo};
@@ -67,7 +68,7 @@ pub(crate) struct WorkerPool {
     /// Bounded by the prefetch.
     intake: Queue<Received>,
     /// Names of the handlers; `None`: the mode finds out by trying.
-    known: Option<HashSet<String>>,
+    known: Option<QuickSet<String>>,
     /// Above the high-water mark, and not back at the low one.
     high: Cell<bool>,
 }
@@ -81,7 +82,7 @@ impl WorkerPool {
     }
 
     /// Takes a delivery in hand.
-    pub(crate) fn receive(&self, delivery: Delivery, acks: &Rc<Acks>) {
+    pub(crate) fn receive(&self, delivery: Delivery, received: Timestamp, acks: &Rc<Acks>) {
         let shared = &self.shared;
         let Delivery { tag, envelope, retries, crashes, published, .. } = delivery;
         let decoded = (shared.decode)(&envelope, retries);
@@ -94,7 +95,7 @@ impl WorkerPool {
             retries,
             crashes,
             published: begin,
-            received: shared.broker.now(),
+            received,
             expires: envelope.expires,
             retries_max: decoded.as_ref().ok().and_then(|task| task.retries_max),
             backoff: decoded.as_ref().ok().and_then(|task| task.backoff),
@@ -150,7 +151,12 @@ impl WorkerPool {
         if held.stop().reason() == Some(StopReason::Revoked) {
             return Some(Outcome::Revoked);
         }
-        before_run(held.info().expires, self.circumstances(held.info(), &self.policy(held.info())))
+        let info = held.info();
+        // Nearly all of them: neither the time nor a policy could be against it.
+        if info.expires.is_none() && info.crashes == 0 {
+            return None;
+        }
+        before_run(info.expires, self.circumstances(info, &self.policy(info)))
     }
 
     async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Task) {
@@ -182,8 +188,9 @@ impl WorkerPool {
 
     /// Waits for a slot and runs it there.
     async fn start(self: &Rc<Self>, held: Held, task: Task, lease: Option<Admitted>) {
-        // Refused, the pool is closed: what is held returns with the future.
-        if let Ok(handle) = self.slots.submit(Rc::clone(self).run(held, task, lease)).await {
+        // Refused, the pool is closed: what is held returns with the future. In a box, because on its way into the slot it is
+        // moved more often than it is long.
+        if let Ok(handle) = self.slots.submit(Box::pin(Rc::clone(self).run(held, task, lease))).await {
             handle.detach();
         }
     }

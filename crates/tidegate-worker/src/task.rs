@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,9 +19,9 @@ use crate::retry::Backoff;
 /// assert_ne!(TaskId::new(), TaskId::new());
 /// assert_eq!(TaskId::from("invoice-7").as_str(), "invoice-7");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct TaskId(Box<str>);
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(from = "Box<str>")]
+pub struct TaskId(Arc<str>);
 
 impl TaskId {
     /// A new one; later ids sort behind earlier ones.
@@ -32,6 +33,18 @@ impl TaskId {
     /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for TaskId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl From<Box<str>> for TaskId {
+    fn from(text: Box<str>) -> TaskId {
+        TaskId(text.into())
     }
 }
 

@@ -93,7 +93,9 @@ impl Core {
             match control.get(from).await {
                 Ok(Some(mut delivery)) => {
                     let redelivered = delivery.redelivered;
-                    let Some(mut stored) = self.read(queue, &mut delivery) else { continue };
+                    let Some(mut stored) = Core::read(queue, self.kind(queue), &mut delivery, self.now()) else {
+                        continue;
+                    };
                     stored.crashes += u32::from(redelivered && self.kind(queue) != super::QueueKind::Quorum);
                     taken.push((delivery.tag, stored));
                 }

@@ -19,6 +19,7 @@ use crate::broker::{
     BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskResult, TaskState,
     Verdict,
 };
+use crate::hash::QuickMap;
 use crate::share::share;
 use crate::task::TaskId;
 
@@ -46,7 +47,7 @@ pub(super) struct Shared {
     /// Where the next sharing out begins among the queues, so that none comes last for ever.
     turn: Cell<usize>,
     /// Handed out, and not settled.
-    pub(super) running: RefCell<HashMap<Tag, Held>>,
+    pub(super) running: RefCell<QuickMap<Tag, Held>>,
     pub(super) connection: RefCell<Option<Rc<Connection>>>,
     /// Of the connection or channel that deliveries come over; every new one has another.
     pub(super) epoch: Cell<u32>,
@@ -166,6 +167,7 @@ impl Shared {
         let (mut held, mut running) = (self.held.borrow_mut(), self.running.borrow_mut());
         let waiting: Vec<usize> = held.iter().map(VecDeque::len).collect();
         let room = self.subscription.prefetch.saturating_sub(running.len());
+        incoming.reserve(room.min(waiting.iter().sum()));
         let turn = self.turn.get();
         self.turn.set((turn + 1) % waiting.len().max(1));
         for (queue, count) in held.iter_mut().zip(share(&waiting, room, turn)) {
@@ -244,8 +246,10 @@ impl Shared {
                     released.push(held.stored.envelope.clone());
                 }
                 copies.extend(copy.map(|copy| (settlement.tag, copy)));
-                let kind = self.core.kind(&held.stored.envelope.queue);
-                results.extend(result.filter(|result| following.add(kind, &held.stored, result, now)));
+                results.extend(result.filter(|result| {
+                    let kind = self.core.kind(&held.stored.envelope.queue);
+                    following.add(kind, &held.stored, result, now)
+                }));
             }
         }
         if !copies.is_empty() {

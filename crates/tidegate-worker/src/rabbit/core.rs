@@ -234,12 +234,12 @@ impl Core {
         }
     }
 
-    /// A message of ours, read; `None` if its properties cannot be.
-    pub(super) fn read(&self, queue: &str, delivery: &mut Delivery) -> Option<Stored> {
+    /// A message of ours, found at that time and read; `None` if its properties cannot be.
+    pub(super) fn read(queue: &str, kind: QueueKind, delivery: &mut Delivery, found: Timestamp) -> Option<Stored> {
         let properties = delivery.properties.read().ok()?;
         let body = std::mem::take(&mut delivery.body);
-        let mut stored = message::read(queue, &properties, body, self.now());
-        if self.kind(queue) == QueueKind::Quorum {
+        let mut stored = message::read(queue, &properties, body, found);
+        if kind == QueueKind::Quorum {
             stored.crashes = stored.crashes.saturating_add(message::delivery_count(&properties));
         }
         Some(stored)

@@ -115,13 +115,13 @@ fn with_property(properties: BasicProperties, name: &str, value: &str) -> BasicP
 
 /// Reads a message of `queue`. `found` is when it was, for a producer that does not say when it published.
 pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, found: Timestamp) -> Stored {
+    let table = properties.headers().as_ref().map(FieldTable::inner);
+    let own = |name: &str| table.and_then(|table| table.get(name));
     let mut headers = BTreeMap::new();
-    let mut own = BTreeMap::new();
-    for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
+    for (name, value) in table.into_iter().flatten() {
         let name = name.as_str();
-        if let Some(name) = name.strip_prefix("tg-") {
-            own.insert(name.to_owned(), value);
-        } else if !matches!(name, "x-death" | "x-delivery-count") && !name.starts_with("x-first-death-") {
+        let brokers = matches!(name, "x-death" | "x-delivery-count") || name.starts_with("x-first-death-");
+        if !brokers && !name.starts_with("tg-") {
             headers.insert(name.to_owned(), to_json(value));
         }
     }
@@ -135,19 +135,19 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
             headers.insert(name.to_owned(), Value::String(value.to_string()));
         }
     }
-    let number = |name: &str| own.get(name).and_then(|value| integer(value));
+    let number = |name: &str| own(name).and_then(integer);
     let at = |name: &str| number(name).and_then(|nanos| Timestamp::from_nanosecond(nanos.into()).ok());
-    let string = |name: &str| match own.get(name) {
+    let string = |name: &str| match own(name) {
         Some(AMQPValue::LongString(text)) => Some(text.to_string()),
         _ => None,
     };
     let count = |name: &str| number(name).and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
-    let unique = string("unique").map(|key| Unique {
+    let unique = string("tg-unique").map(|key| Unique {
         key,
-        hold: Duration::from_millis(number("unique-hold-ms").and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)),
-        past_settle: matches!(own.get("unique-past-settle"), Some(AMQPValue::Boolean(true))),
+        hold: Duration::from_millis(number("tg-unique-hold-ms").and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)),
+        past_settle: matches!(own("tg-unique-past-settle"), Some(AMQPValue::Boolean(true))),
     });
-    let priority = number("priority").and_then(|priority| u8::try_from(priority).ok());
+    let priority = number("tg-priority").and_then(|priority| u8::try_from(priority).ok());
     let priority = priority.or(*properties.priority()).unwrap_or(0).min(9);
     let id = properties.message_id().as_ref().or(properties.correlation_id().as_ref());
     let id = id.map(ShortString::as_str).filter(|id| !id.is_empty());
@@ -159,18 +159,18 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
         (_, None) => dramatiq::glance(&body).map(foreign_of_dramatiq).unwrap_or_default(),
     };
     let id = foreign.id.unwrap_or_else(TaskId::new);
-    let (eta, expires) = (at("eta").or(foreign.eta), at("expires").or(foreign.expires));
-    let dead = at("dead-at").map(|at| Death {
+    let (eta, expires) = (at("tg-eta").or(foreign.eta), at("tg-expires").or(foreign.expires));
+    let dead = at("tg-dead-at").map(|at| Death {
         at,
-        reason: string("dead-reason").unwrap_or_default(),
-        traceback: string("dead-traceback"),
+        reason: string("tg-dead-reason").unwrap_or_default(),
+        traceback: string("tg-dead-traceback"),
     });
     let dead = dead.or_else(|| broker_death(properties, found));
     Stored {
         envelope: Envelope { id, queue: queue.to_owned(), priority, eta, expires, unique, headers, body },
-        retries: count("retries").max(foreign.retries),
-        crashes: count("crashes"),
-        published: at("published").unwrap_or(found),
+        retries: count("tg-retries").max(foreign.retries),
+        crashes: count("tg-crashes"),
+        published: at("tg-published").unwrap_or(found),
         dead,
     }
 }

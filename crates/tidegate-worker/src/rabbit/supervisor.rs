@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
 use super::backoff::Backoff;
 use super::consumer::{Held, Shared};
-use super::core::Place;
+use super::core::{Core, Place};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, Incoming, Tag, TaskState};
@@ -159,10 +160,10 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
             Ok(arrived) => arrived,
             Err(error) => return error.to_string(),
         };
-        let before = shared.holds();
+        let (before, now) = (shared.holds(), shared.core.now());
         for arrived in arrived {
             match arrived {
-                Arrived::Delivery(delivery) => take(shared, connection, delivery),
+                Arrived::Delivery(delivery) => take(shared, connection, delivery, now),
                 Arrived::Oversized { bytes, .. } => {
                     tracing::warn!(bytes, "a message larger than allowed went to the dead letters");
                 }
@@ -181,11 +182,12 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
 }
 
 /// What becomes of a delivery before anybody sees it.
-fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate_amqp::Delivery) {
+fn take(shared: &Rc<Shared>, connection: &Connection, mut delivery: tidegate_amqp::Delivery, now: Timestamp) {
     let Some((at, delayed)) = source(&delivery.consumer) else { return };
     let Some(queue) = shared.subscription.queues.get(at) else { return };
     let core = &shared.core;
-    let Some(mut stored) = core.read(queue, &mut delivery) else {
+    let kind = core.kind(queue);
+    let Some(mut stored) = Core::read(queue, kind, &mut delivery, now) else {
         tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
         connection.settle(delivery.tag, Settle::Reject);
         return;
@@ -194,7 +196,7 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
         stored.envelope.eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
     }
     let pardoned = delivery.redelivered && shared.pardons(&stored.envelope.id);
-    let counted_by_broker = core.kind(queue) == QueueKind::Quorum;
+    let counted_by_broker = kind == QueueKind::Quorum;
     if pardoned && counted_by_broker {
         stored.crashes = stored.crashes.saturating_sub(1);
     }
@@ -208,7 +210,6 @@ fn take(shared: &Rc<Shared>, connection: &Rc<Connection>, mut delivery: tidegate
         _ => held,
     };
     let envelope = &held.stored.envelope;
-    let now = core.now();
     if shared.is_revoked(&envelope.id) {
         drop(spawn(finish(shared.clone(), held, TaskState::Revoked)));
     } else if envelope.expires.is_some_and(|expires| expires <= now) {

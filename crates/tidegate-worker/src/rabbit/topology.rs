@@ -13,6 +13,7 @@ use super::delay;
 use super::link::of_request;
 use crate::broker::BrokerError;
 use crate::envelope_check;
+use crate::hash::QuickMap;
 
 /// Which kind of queues tasks wait in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,7 +108,7 @@ impl QueueKind {
 /// Queues that were made already, by this process and since it last found one missing.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
-    queues: RefCell<HashMap<String, QueueKind>>,
+    queues: RefCell<QuickMap<String, QueueKind>>,
     /// What the log of queues says of others; it may be wrong about those that somebody deleted.
     listed: RefCell<HashMap<String, QueueKind>>,
     ladders: RefCell<HashSet<String>>,
@@ -186,7 +187,7 @@ impl Topology {
 
     /// As it was made, or else as it is listed.
     pub(super) fn kind(&self, queue: &str) -> Option<QueueKind> {
-        self.queues.borrow().get(queue).or(self.listed.borrow().get(queue)).copied()
+        self.queues.borrow().get(queue).copied().or_else(|| self.listed.borrow().get(queue).copied())
     }
 
     pub(super) fn list(&self, queue: &str, kind: QueueKind) {
