@@ -158,6 +158,12 @@ impl Admission {
         Ok(())
     }
 
+    /// As [`Gate::outlook`]; what other machines will use of limits in common nobody knows here.
+    #[must_use]
+    pub fn outlook(&self, count: u64, cost: &Cost) -> Option<Duration> {
+        self.gate.outlook(count, cost)
+    }
+
     /// The gate's figures, with what is known of all machines where limits are in common.
     #[must_use]
     pub fn stats(&self) -> Snapshot {

@@ -253,6 +253,25 @@ impl Gate {
         assert!(scope.is_of(&self.shared), "scope {:?} is another gate's", scope.name());
     }
 
+    /// How long its rates make the last of `count` more entries wait, of `cost` each, if all of them came now and nobody
+    /// else did: by what is in the windows, what flows in, the days to come, and what is paused. Those in line are to be
+    /// counted in. How long slots are held nobody can tell, so they are not counted. `None`: for ever, as things are.
+    ///
+    /// ```
+    /// # use {std::time::Duration, tidegate_limit::{Cost, Gate, Limit}};
+    /// # tidegate_loop::EventLoop::simulated(1).run_until_complete(async {
+    /// let gate = Gate::builder().limit(Limit::rpm(20)).build().unwrap();
+    /// assert_eq!(gate.outlook(20, &Cost::request()), Some(Duration::ZERO));
+    /// assert_eq!(gate.outlook(55, &Cost::request()), Some(Duration::from_secs(120)));
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn outlook(&self, count: u64, cost: &Cost) -> Option<Duration> {
+        let now = self.shared.tell_time();
+        let last = self.shared.lock_at(now).limits.last_of(count, cost, now.moment)?;
+        Some(last.since(now.moment))
+    }
+
     /// What the gate has to say about itself.
     ///
     /// ```

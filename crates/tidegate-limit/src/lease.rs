@@ -85,6 +85,7 @@ impl Lease {
             let is_virtual = self.gate.is_virtual();
             let mut state = self.gate.lock();
             state.margin.sample(took);
+            state.tally.answered(took);
             self.gate.apply_margin(&mut state, is_virtual);
         }
     }

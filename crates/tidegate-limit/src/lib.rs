@@ -69,7 +69,7 @@
 //!
 //! # Reading order
 //! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
-//! `hold.rs`: plain values, time as an argument. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
+//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
 //! the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
 //! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
 //! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
@@ -99,6 +99,7 @@ mod moment;
 mod on_tidegate;
 #[cfg(feature = "tokio")]
 mod on_tokio;
+mod outlook;
 mod pump;
 mod scope;
 mod slot;

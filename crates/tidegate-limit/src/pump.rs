@@ -13,7 +13,7 @@ use crate::journal::Reservation;
 use crate::limits::{Booking, Denied, LimitId, Limits, Until};
 use crate::line::{Fate, Line, ScopeId, WaiterId};
 use crate::margin::Margin;
-use crate::moment::Moment;
+use crate::moment::{Moment, nanos_of};
 
 /// Who may go in before somebody who came first and does not fit yet.
 ///
@@ -97,10 +97,24 @@ pub(crate) struct Tally {
     pub(crate) abandoned: u64,
     pub(crate) refunded: u64,
     pub(crate) waited: Duration,
+    /// Nanoseconds; zero as long as nobody was answered.
+    pub(crate) answer_time: u64,
     pub(crate) alarms: u64,
     pub(crate) idle_alarms: u64,
     pub(crate) by_limit: Vec<Blocked>,
     pub(crate) by_scopes: Duration,
+}
+
+impl Tally {
+    /// Somebody was answered: the mean follows the last ones.
+    pub(crate) fn answered(&mut self, took: Duration) {
+        const OF_LATE: u64 = 8;
+        let took = nanos_of(took).max(1);
+        self.answer_time = match self.answer_time {
+            0 => took,
+            mean => mean - mean / OF_LATE + took / OF_LATE,
+        };
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

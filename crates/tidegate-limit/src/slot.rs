@@ -61,7 +61,7 @@ impl Withheld {
 
 /// What is booked for a cost: all of it, or as much as there is room for at all if the limit lets itself be drained.
 #[inline]
-fn effective(cost: u64, oversize: Oversize, model: &Model) -> u64 {
+pub(crate) fn effective(cost: u64, oversize: Oversize, model: &Model) -> u64 {
     match oversize {
         Oversize::Refuse => cost,
         // A limit of nothing is not drained but shut.

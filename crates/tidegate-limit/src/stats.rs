@@ -47,6 +47,9 @@ pub struct Snapshot {
     pub waiting: usize,
     /// The time spent in line by all who are no longer in it.
     pub waited: Duration,
+    /// How long answers take, of late: from [`sent`](crate::Lease::sent) to [`answered`](crate::Lease::answered); zero as
+    /// long as there is none.
+    pub answer_time: Duration,
     /// How often the timer went off.
     pub alarms: u64,
     /// How often it went off and nobody could go, because things had changed.
@@ -162,6 +165,7 @@ impl Snapshot {
             refunded: tally.refunded,
             waiting: state.line.waiting(),
             waited: tally.waited,
+            answer_time: Duration::from_nanos(tally.answer_time),
             alarms: tally.alarms,
             idle_alarms: tally.idle_alarms,
             margin: Duration::from_nanos(state.limits.setting().margin),

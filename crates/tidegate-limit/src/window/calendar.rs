@@ -8,6 +8,12 @@ use jiff::{Timestamp, ToSpan};
 
 use crate::moment::{Moment, Wall, WallNanos};
 
+/// An ordinary day.
+const DAY: WallNanos = 86_400_000_000_000;
+
+/// So many days to come are looked up one by one.
+const DAYS_EXACTLY: i64 = 1_000;
+
 /// How the wall clock is cut into periods.
 #[derive(Clone, Debug)]
 pub(crate) enum Periods {
@@ -28,7 +34,7 @@ impl Periods {
             }
             Periods::Days(zone) => days_around(zone, wall).unwrap_or_else(|| {
                 // At the ends of the calendar, where no zone has rules.
-                Periods::Aligned(86_400_000_000_000).around(wall)
+                Periods::Aligned(DAY as u64).around(wall)
             }),
         }
     }
@@ -92,6 +98,27 @@ impl Calendar {
 
     pub(crate) fn resets_at(&self) -> Moment {
         self.resets_at
+    }
+
+    /// When the `count`th period after the one around `from` begins, as the wall clock stands.
+    pub(crate) fn begins_after(&self, count: u64, from: Moment, wall: Wall) -> Moment {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let (mut begins, mut ends) = self.periods.around(wall.of(from));
+        match self.periods {
+            Periods::Aligned(_) => {
+                let rest = ends.saturating_sub(begins).saturating_mul(count - 1);
+                wall.moment(ends.saturating_add(rest))
+            }
+            Periods::Days(_) => {
+                // Beyond some years it does not matter which of the days have 23 hours.
+                let exactly = count.min(DAYS_EXACTLY);
+                for _ in 0..exactly {
+                    begins = ends;
+                    ends = self.periods.around(begins).1;
+                }
+                wall.moment(begins.saturating_add((count - exactly).saturating_mul(DAY)))
+            }
+        }
     }
 
     pub(crate) fn begins(&self) -> WallNanos {

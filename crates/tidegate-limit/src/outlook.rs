@@ -1,0 +1,214 @@
+//! How long the limits hold up so many more entries: what is in their windows, what flows in, the days to come, and what
+//! the server has paused. Pure: nothing is booked, and nobody waits.
+
+use crate::cost::Cost;
+use crate::hold::Hold;
+use crate::limits::Limits;
+use crate::moment::Moment;
+use crate::slot::{Count, Slot, effective};
+use crate::window::{Model, Setting};
+
+impl Limits {
+    /// The earliest instant at which the last of `count` more entries of `cost` each has been let in, if all of them come
+    /// now and nobody else does. Slots are not asked: nobody knows how long they are held. `None`: never, as things are.
+    pub(crate) fn last_of(&mut self, count: u64, cost: &Cost, now: Moment) -> Option<Moment> {
+        self.expire(now);
+        let (now, setting) = (self.now(), self.setting());
+        if count == 0 {
+            return Some(now);
+        }
+        self.slots().iter().try_fold(now, |last, slot| Some(last.max(slot.last_of(count, cost, now, setting)?)))
+    }
+}
+
+impl Slot {
+    /// The same for one limit alone, which is up to `now`.
+    fn last_of(&self, count: u64, cost: &Cost, now: Moment, setting: Setting) -> Option<Moment> {
+        if !self.concerns(cost) {
+            return Some(now);
+        }
+        if let Hold::Shut { .. } = self.hold {
+            return None;
+        }
+        // A probe now and then gets nobody far.
+        let from = self.hold.until(now).unwrap_or(now);
+        let Count::Rate { dimension, model, oversize, .. } = &self.count else { return Some(from) };
+        let each = effective(cost.of(*dimension), *oversize, model);
+        // How many fit into a window of which nothing is used.
+        let whole = model.capacity().checked_div(each).filter(|whole| *whole > 0)?;
+        Some(match model {
+            Model::Bucket(bucket) => bucket.ready_at(each, each.saturating_mul(count - 1), from),
+            // As each of the first windowful leaves, one of the next takes its place.
+            Model::Strict(log) => {
+                let (windows, place) = ((count - 1) / whole, (count - 1) % whole);
+                let first = self.ready_at(each, each.saturating_mul(place), now, setting).max(from);
+                first.plus(log.window().saturating_add(setting.margin).saturating_mul(windows))
+            }
+            Model::Calendar(calendar) => {
+                let free = if from < calendar.resets_at() {
+                    calendar.amount().saturating_sub(calendar.used()) / each
+                } else {
+                    whole
+                };
+                match count.saturating_sub(free) {
+                    0 => from,
+                    rest => calendar.begins_after(rest.div_ceil(whole), from, setting.wall),
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::cost::Dimension;
+    use crate::limit::{Limit, Start, Window};
+
+    fn at(secs: u64) -> Moment {
+        Moment::ZERO + Duration::from_secs(secs)
+    }
+
+    fn limits<const N: usize>(limits: [Limit; N]) -> Limits {
+        Limits::new(limits, Moment::ZERO, SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    fn enter(limits: &mut Limits, cost: &Cost, count: u64, now: Moment) {
+        for _ in 0..count {
+            let booking = limits.admit(cost, now).unwrap();
+            limits.release(booking);
+        }
+    }
+
+    /// What really happens if `count` entries come at `now`: each goes as soon as it is let in.
+    fn happens(limits: &mut Limits, count: u64, cost: &Cost, now: Moment) -> Moment {
+        let mut now = now;
+        for _ in 0..count {
+            loop {
+                match limits.admit(cost, now) {
+                    Ok(booking) => break limits.release(booking),
+                    Err(denied) => match denied.until {
+                        crate::limits::Until::At(at) => now = at,
+                        until => panic!("{until:?}"),
+                    },
+                }
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn twenty_a_minute_let_the_last_of_fifty_five_in_after_the_windows_it_takes() {
+        let (request, mut limits) = (Cost::request(), limits([Limit::rpm(20)]));
+        assert_eq!(limits.last_of(0, &request, at(0)), Some(at(0)));
+        assert_eq!(limits.last_of(20, &request, at(0)), Some(at(0)));
+        assert_eq!(limits.last_of(55, &request, at(0)), Some(at(120)));
+        enter(&mut limits, &request, 20, at(0));
+        assert_eq!(limits.last_of(55, &request, at(5)), Some(at(180)), "20 at 60 s, 20 at 120 s, 15 at 180 s");
+        assert_eq!(limits.last_of(1, &request, at(5)), Some(at(60)));
+    }
+
+    #[test]
+    fn what_is_in_the_window_leaves_it_as_it_came() {
+        let (request, mut limits) = (Cost::request(), limits([Limit::rpm(3)]));
+        for second in [0, 10, 20] {
+            enter(&mut limits, &request, 1, at(second));
+        }
+        let last = |limits: &mut Limits, count| limits.last_of(count, &request, at(30)).unwrap();
+        assert_eq!([1, 2, 3, 4, 5].map(|count| last(&mut limits, count)), [60, 70, 80, 120, 130].map(at));
+    }
+
+    #[test]
+    fn the_limit_that_takes_longest_decides() {
+        let cost = Cost::tokens(400);
+        let mut both = limits([Limit::concurrency("global", 1), Limit::rpm(100), Limit::tpm(1_000)]);
+        assert_eq!(both.last_of(5, &cost, at(0)), Some(at(120)), "two a minute fit under the tokens");
+        assert_eq!(both.last_of(5, &Cost::tokens(1), at(0)), Some(at(0)));
+        assert_eq!(both.last_of(201, &Cost::request(), at(0)), Some(at(120)), "no tokens, so requests decide");
+        assert_eq!(both.last_of(5, &Cost::tokens(1_001), at(0)), None, "never");
+    }
+
+    #[test]
+    fn a_bucket_is_waited_for_drop_by_drop() {
+        let window = |start| Window::Bucket { per: Duration::from_secs(60), burst: None, start };
+        let request = Cost::request();
+        assert_eq!(limits([Limit::rpm(60).window(window(Start::Cold))]).last_of(90, &request, at(0)), Some(at(90)));
+        assert_eq!(limits([Limit::rpm(60).window(window(Start::Full))]).last_of(90, &request, at(0)), Some(at(30)));
+    }
+
+    #[test]
+    fn days_are_waited_for_one_after_the_other() {
+        let (hour, request) = (3_600, Cost::request());
+        let mut limits = limits([Limit::rpd(10, "UTC")]);
+        enter(&mut limits, &request, 4, at(hour));
+        let last = |limits: &mut Limits, count| limits.last_of(count, &request, at(hour)).unwrap();
+        assert_eq!(last(&mut limits, 6), at(hour));
+        assert_eq!(last(&mut limits, 7), at(24 * hour));
+        assert_eq!(last(&mut limits, 16), at(24 * hour));
+        assert_eq!(last(&mut limits, 17), at(48 * hour));
+        assert_eq!(last(&mut limits, 6 + 10 * 1_000), at(1_000 * 24 * hour));
+    }
+
+    #[test]
+    fn a_pause_comes_first_and_what_is_shut_never_ends() {
+        let (request, mut limits) = (Cost::request(), limits([Limit::rpm(10)]));
+        let rpm = limits.find("rpm").unwrap();
+        limits.pause(rpm, at(30));
+        assert_eq!(limits.last_of(10, &request, at(0)), Some(at(30)));
+        assert_eq!(limits.last_of(11, &request, at(0)), Some(at(90)));
+        limits.shut(rpm, "no credit");
+        assert_eq!(limits.last_of(1, &request, at(0)), None);
+    }
+
+    /// SplitMix64, below `end`.
+    fn draw(random: &mut u64, end: u64) -> u64 {
+        *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = *random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    #[test]
+    fn what_is_foretold_is_what_happens() {
+        let (minute, answers) = (Duration::from_secs(60), Dimension::named("output-tokens"));
+        for seed in 0..600 {
+            let mut random = seed;
+            let window = |drawn: u64| match drawn {
+                0 => Window::strict(minute),
+                1 => Window::bucket(minute),
+                _ => Window::Aligned(minute),
+            };
+            let [rpm, otpm] = [2 + draw(&mut random, 30), 50 + draw(&mut random, 500)];
+            let windows = [draw(&mut random, 3), draw(&mut random, 3)].map(window);
+            let alone = draw(&mut random, 2) == 0;
+            let all = || {
+                let rate = Limit::rate("otpm", answers, otpm, windows[1].clone());
+                let other = Limit::rpm(rpm).window(windows[0].clone());
+                Limits::new([rate].into_iter().chain((!alone).then_some(other)), Moment::ZERO, SystemTime::UNIX_EPOCH)
+                    .unwrap()
+            };
+            let (mut foretold, mut lived) = (all(), all());
+            let cost = Cost::request().and(answers, 1 + draw(&mut random, 50));
+            let mut now = Moment::ZERO;
+            for _ in 0..draw(&mut random, 20) {
+                now = now + Duration::from_secs(draw(&mut random, 9));
+                for limits in [&mut foretold, &mut lived] {
+                    if let Ok(booking) = limits.admit(&cost, now) {
+                        limits.release(booking);
+                    }
+                }
+            }
+            let count = 1 + draw(&mut random, 200);
+            let (said, done) = (foretold.last_of(count, &cost, now).unwrap(), happens(&mut lived, count, &cost, now));
+            if alone {
+                assert_eq!(said, done, "seed {seed}: {count} of {cost:?} under {windows:?}");
+            } else {
+                // Where limits take turns, one lets wait whom the other would have let in: a little later, never earlier.
+                assert!(said <= done && done.since(said) < 2 * minute, "seed {seed}: {said:?} foretold, {done:?} came");
+            }
+        }
+    }
+}
