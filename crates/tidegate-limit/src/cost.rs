@@ -23,8 +23,12 @@ impl Dimension {
     pub const REQUESTS: Dimension = Dimension(0);
     /// Tokens.
     pub const TOKENS: Dimension = Dimension(1);
+    /// Tokens of prompts, where they are counted apart.
+    pub const INPUT_TOKENS: Dimension = Dimension(2);
+    /// Tokens of answers, where they are counted apart.
+    pub const OUTPUT_TOKENS: Dimension = Dimension(3);
 
-    const BUILT_IN: [&'static str; 2] = ["requests", "tokens"];
+    const BUILT_IN: [&'static str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
     /// The dimension of that name, the same one each time. Names are kept for good: use few.
     ///
@@ -33,7 +37,8 @@ impl Dimension {
     ///
     /// ```
     /// # use tidegate_limit::Dimension;
-    /// assert_ne!(Dimension::named("input-tokens"), Dimension::named("output-tokens"));
+    /// assert_ne!(Dimension::named("images"), Dimension::named("audio-seconds"));
+    /// assert_eq!(Dimension::named("output-tokens"), Dimension::OUTPUT_TOKENS);
     /// ```
     #[must_use]
     pub fn named(name: &str) -> Dimension {

@@ -170,7 +170,7 @@ impl Limit {
     ///
     /// ```
     /// # use tidegate_limit::{Dimension, Limit, Window};
-    /// let limit = Limit::rate("input", Dimension::named("input-tokens"), 50_000, Window::minute());
+    /// let limit = Limit::rate("images", Dimension::named("images"), 50, Window::minute());
     /// # let _ = limit;
     /// ```
     #[must_use]
@@ -199,6 +199,29 @@ impl Limit {
     #[must_use]
     pub fn tpm(amount: u64) -> Limit {
         Limit::rate("tpm", Dimension::TOKENS, amount, Window::minute())
+    }
+
+    /// `itpm`: tokens of prompts in any minute, where they are limited apart.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Dimension, Limit};
+    /// assert_eq!(Limit::itpm(50_000).rated().unwrap().0, Dimension::INPUT_TOKENS);
+    /// ```
+    #[must_use]
+    pub fn itpm(amount: u64) -> Limit {
+        Limit::rate("itpm", Dimension::INPUT_TOKENS, amount, Window::minute())
+    }
+
+    /// `otpm`: tokens of answers in any minute, where they are limited apart. Booked as long as the answer may be, settled
+    /// by how long it is.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Dimension, Limit};
+    /// assert_eq!(Limit::otpm(10_000).rated().unwrap().0, Dimension::OUTPUT_TOKENS);
+    /// ```
+    #[must_use]
+    pub fn otpm(amount: u64) -> Limit {
+        Limit::rate("otpm", Dimension::OUTPUT_TOKENS, amount, Window::minute())
     }
 
     /// `rpd`: requests in a calendar day of a time zone.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use tidegate_limit::adaptive::{Aimd, Gradient, Outcome, Tuner};
 use tidegate_limit::feedback::{Listener, Provider, Verdict};
-use tidegate_limit::{Cost, EnterError, Gate, Limit, LoopTimer};
+use tidegate_limit::{Cost, Dimension, EnterError, Gate, Limit, LoopTimer};
 use tidegate_loop::{EventLoop, LoopHandle, gather_all, sleep, spawn};
 
 const NONE: [(&str, &str); 0] = [];
@@ -165,6 +165,41 @@ fn a_refusal_right_after_midnight_costs_a_minute_not_a_day() {
     let (_, first) = against_a_used_up_day("2026-11-01T06:59:50Z", "2026-11-01T07:00:30Z", 5);
     let late = first.duration_since("2026-11-01T07:00:30Z".parse::<Timestamp>().unwrap().into()).unwrap();
     assert!(late <= secs(122), "{late:?} late");
+}
+
+#[test]
+fn what_anthropic_says_of_answers_holds_up_answers() {
+    EventLoop::simulated(1)
+        .run_until_complete(async {
+            let limits = [Limit::rpm(50), Limit::itpm(30_000), Limit::otpm(8_000)];
+            let gate = Gate::builder().limits(limits).build().unwrap();
+            let listener = Listener::new(&gate, Provider::Anthropic);
+            let left = |name: &str| gate.stats().limit(name).unwrap().remaining;
+            let wall = gate.stats().at;
+            let reset = |after: Duration| Timestamp::try_from(wall + after).unwrap().to_string();
+            let headers = [
+                ("anthropic-ratelimit-output-tokens-limit", "8000".to_owned()),
+                ("anthropic-ratelimit-output-tokens-remaining", "900".to_owned()),
+                ("anthropic-ratelimit-output-tokens-reset", reset(secs(20))),
+            ];
+            listener.on_answer(now(), 200, &headers, b"");
+            assert_eq!((left("otpm"), left("itpm"), left("rpm")), (900, 30_000, 50));
+            let began = now();
+            let cost = Cost::request().and(Dimension::INPUT_TOKENS, 2_000).and(Dimension::OUTPUT_TOKENS, 1_024);
+            gate.enter(gate.unscoped(), cost.clone()).await.unwrap().sent();
+            let waited = now() - began;
+            assert!((secs(18)..=secs(21)).contains(&waited), "{waited:?}");
+
+            // Refused by name: nobody passes that limit, whoever has an answer to expect.
+            let body = br#"{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your organization's rate limit of 8,000 output tokens per minute."}}"#;
+            listener.on_answer(now(), 429, &[("retry-after", "7")], body);
+            let (began, questions) = (now(), Cost::request().and(Dimension::INPUT_TOKENS, 10));
+            gate.enter(gate.unscoped(), questions).await.unwrap().sent();
+            assert_eq!(now() - began, secs(0), "no answer is expected, so none is waited for");
+            gate.enter(gate.unscoped(), cost).await.unwrap().sent();
+            assert_eq!(now() - began, secs(7));
+        })
+        .unwrap();
 }
 
 #[test]

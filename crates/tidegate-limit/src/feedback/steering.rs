@@ -126,8 +126,8 @@ struct Refusals {
 }
 
 impl Steering {
-    /// For a gate with limits of these names. Those called `rpm`, `tpm`, `rpd`, `tpd`, `input-tpm` and `output-tpm` are
-    /// what they are called; others have to be [bound](Self::bind).
+    /// For a gate with limits of these names. Those called `rpm`, `tpm`, `itpm`, `otpm`, `rpd` and `tpd` are what they are
+    /// called; others have to be [bound](Self::bind).
     ///
     /// ```
     /// # use tidegate_limit::feedback::Steering;
@@ -147,8 +147,8 @@ impl Steering {
             ("tpm", Unit::Tokens, Per::Minute),
             ("rpd", Unit::Requests, Per::Day),
             ("tpd", Unit::Tokens, Per::Day),
-            ("input-tpm", Unit::InputTokens, Per::Minute),
-            ("output-tpm", Unit::OutputTokens, Per::Minute),
+            ("itpm", Unit::InputTokens, Per::Minute),
+            ("otpm", Unit::OutputTokens, Per::Minute),
         ] {
             steering = steering.bind(Which::new(unit, per), name);
         }
@@ -269,7 +269,11 @@ impl Steering {
     fn tighten(&self, quota: &Quota, timing: Timing) -> Option<Action> {
         // A counter of unknown window is one of a minute, if anything: a day emptied by mistake would cost the day.
         let per = quota.which.per.unwrap_or(Per::Minute);
-        let limit = self.bound(quota.which.unit, per)?;
+        let limit = match quota.which.unit {
+            // A counter of answers says nothing about what else a limit of tokens counts: it is smaller by far.
+            Unit::OutputTokens => self.exactly(Unit::OutputTokens, per),
+            unit => self.bound(unit, per),
+        }?;
         let late = timing.answered.saturating_duration_since(timing.sent);
         let full_in = quota.full_in.unwrap_or(late + UNDATED);
         let left = full_in.checked_sub(late).filter(|left| !left.is_zero())?;
@@ -301,15 +305,16 @@ impl Steering {
     }
 
     fn bound(&self, unit: Unit, per: Per) -> Option<Arc<str>> {
-        let exactly = |unit: Unit| {
-            let which = Which::new(unit, per);
-            self.bindings.iter().find(|(bound, _)| *bound == which).map(|(_, limit)| Arc::clone(limit))
-        };
         // Who does not count prompts and answers apart counts them together.
-        exactly(unit).or_else(|| match unit {
-            Unit::InputTokens | Unit::OutputTokens => exactly(Unit::Tokens),
+        self.exactly(unit, per).or_else(|| match unit {
+            Unit::InputTokens | Unit::OutputTokens => self.exactly(Unit::Tokens, per),
             Unit::Requests | Unit::Tokens => None,
         })
+    }
+
+    fn exactly(&self, unit: Unit, per: Per) -> Option<Arc<str>> {
+        let which = Which::new(unit, per);
+        self.bindings.iter().find(|(bound, _)| *bound == which).map(|(_, limit)| Arc::clone(limit))
     }
 
     /// The limit that every request passes.
@@ -496,6 +501,27 @@ mod tests {
         // Without a date there is little to go by.
         let actions = desk.answer(0.0, 30.0, Verdict::Proceed, vec![quota(Unit::Requests, 0, None)]);
         assert_eq!(actions, [tighten(0, 1)]);
+    }
+
+    #[test]
+    fn a_counter_of_answers_tightens_their_limit_and_no_other() {
+        let now = Instant::now();
+        let timing = Timing { sent: now, answered: now, answered_wall: Timestamp::UNIX_EPOCH };
+        let counters = [quota(Unit::InputTokens, 70, Some(60)), quota(Unit::OutputTokens, 5, Some(60))];
+        let feedback = Feedback { verdict: Verdict::Proceed, quotas: counters.to_vec() };
+        let tightened = |limits: &[&str]| {
+            let actions = Steering::new(limits.iter().copied()).on_feedback(&feedback, timing, 0);
+            actions
+                .into_iter()
+                .map(|action| match action {
+                    Action::Tighten { limit, remaining, .. } => (limit.to_string(), remaining),
+                    other => panic!("{other:?}"),
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tightened(&["rpm", "itpm", "otpm"]), [("itpm".into(), 70), ("otpm".into(), 5)]);
+        assert_eq!(tightened(&["tpm", "otpm"]), [("tpm".into(), 70), ("otpm".into(), 5)]);
+        assert_eq!(tightened(&["tpm"]), [("tpm".into(), 70)], "five tokens of answers are not five of everything");
     }
 
     #[test]
