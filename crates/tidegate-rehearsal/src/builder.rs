@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) rpm: Option<Limit>,
     pub(crate) tpm: Option<Limit>,
+    pub(crate) itpm: Option<Limit>,
+    pub(crate) otpm: Option<Limit>,
     pub(crate) rpd: Option<Limit>,
     pub(crate) concurrency: Option<u64>,
     pub(crate) latency: Latency,
@@ -37,6 +39,8 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             rpm: None,
             tpm: None,
+            itpm: None,
+            otpm: None,
             rpd: None,
             concurrency: None,
             latency: Latency::Fixed(Duration::ZERO),
@@ -77,6 +81,19 @@ impl Builder {
     /// Tokens a minute.
     pub fn tpm(mut self, limit: Limit) -> Builder {
         self.config.tpm = Some(limit);
+        self
+    }
+
+    /// Tokens of prompts a minute, counted apart.
+    pub fn itpm(mut self, limit: Limit) -> Builder {
+        self.config.itpm = Some(limit);
+        self
+    }
+
+    /// Tokens of answers a minute, counted apart: as long as the answer will be, or as it may be where
+    /// [declared](Counting::Declared) tokens count.
+    pub fn otpm(mut self, limit: Limit) -> Builder {
+        self.config.otpm = Some(limit);
         self
     }
 

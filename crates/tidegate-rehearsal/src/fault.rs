@@ -152,7 +152,7 @@ impl FromStr for Refusals {
 #[non_exhaustive]
 pub enum Counting {
     /// What its answer will report: prompt and completion, known beforehand because answers are made from prompts. For
-    /// Gemini's shape, the prompt alone, as Gemini does.
+    /// Gemini's and Anthropic's shapes the prompt alone, as they do.
     #[default]
     Auto,
     /// Prompt and completion.

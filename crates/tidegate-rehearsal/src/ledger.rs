@@ -21,6 +21,8 @@ const SEEN_LEN_MAX: usize = 4_000_000;
 pub(crate) enum Kind {
     Rpm,
     Tpm,
+    Itpm,
+    Otpm,
     Rpd,
     Concurrency,
 }
@@ -30,6 +32,8 @@ impl Kind {
         match self {
             Kind::Rpm => "rpm",
             Kind::Tpm => "tpm",
+            Kind::Itpm => "itpm",
+            Kind::Otpm => "otpm",
             Kind::Rpd => "rpd",
             Kind::Concurrency => "concurrency",
         }
@@ -43,6 +47,8 @@ pub(crate) struct Arrival<'a> {
     /// Its cost of the tokens a minute.
     pub(crate) tokens: u64,
     pub(crate) tokens_in: u64,
+    /// Its cost of the answers' tokens a minute.
+    pub(crate) tokens_out: u64,
     /// Of its body.
     pub(crate) fingerprint: u64,
 }
@@ -98,7 +104,13 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Nothing has been counted yet; `Err` names a time zone that nobody knows.
     pub(crate) fn new(config: Config, began: Instant) -> Result<Ledger, String> {
-        let limits = [(Kind::Rpd, &config.rpd), (Kind::Rpm, &config.rpm), (Kind::Tpm, &config.tpm)];
+        let limits = [
+            (Kind::Rpd, &config.rpd),
+            (Kind::Rpm, &config.rpm),
+            (Kind::Tpm, &config.tpm),
+            (Kind::Itpm, &config.itpm),
+            (Kind::Otpm, &config.otpm),
+        ];
         let mut meters = Vec::new();
         for (kind, limit) in limits {
             let Some(limit) = limit else { continue };
@@ -176,6 +188,8 @@ impl Ledger {
                 *match refusal.kind {
                     Kind::Rpm => &mut refused.rpm,
                     Kind::Tpm => &mut refused.tpm,
+                    Kind::Itpm => &mut refused.itpm,
+                    Kind::Otpm => &mut refused.otpm,
                     Kind::Rpd => &mut refused.rpd,
                     Kind::Concurrency => &mut refused.concurrency,
                 } += 1;
@@ -287,6 +301,8 @@ impl Ledger {
 fn cost(kind: Kind, arrival: &Arrival<'_>) -> u64 {
     match kind {
         Kind::Tpm => arrival.tokens,
+        Kind::Itpm => arrival.tokens_in,
+        Kind::Otpm => arrival.tokens_out,
         Kind::Rpm | Kind::Rpd | Kind::Concurrency => 1,
     }
 }
@@ -299,7 +315,7 @@ mod tests {
     use crate::window::Limit;
 
     fn arrival(tokens: u64) -> Arrival<'static> {
-        Arrival { model: "m", tokens, tokens_in: tokens, fingerprint: tokens }
+        Arrival { model: "m", tokens, tokens_in: tokens, tokens_out: tokens / 10, fingerprint: tokens }
     }
 
     fn ledger(config: Config) -> (Ledger, Now) {
@@ -318,6 +334,20 @@ mod tests {
         ledger.arrive(&arrival(10), now).unwrap();
         let stats = ledger.stats(now);
         assert_eq!((stats.accepted, stats.refused.tpm, stats.limit("tpm").unwrap().worst_offered), (2, 1, 120));
+    }
+
+    #[test]
+    fn prompts_and_answers_are_counted_apart() {
+        let config = Config { itpm: Some(Limit::new(300)), otpm: Some(Limit::new(25)), ..Config::default() };
+        let (mut ledger, now) = ledger(config);
+        ledger.arrive(&arrival(150), now).unwrap();
+        let Err(Denied::Limit(refusal)) = ledger.arrive(&arrival(120), now) else { panic!("27 tokens of 25") };
+        assert_eq!((refusal.kind, refusal.used, refusal.requested), (Kind::Otpm, 15, 12));
+        ledger.arrive(&arrival(100), now).unwrap();
+        let Err(Denied::Limit(refusal)) = ledger.arrive(&arrival(51), now) else { panic!("301 tokens of 300") };
+        assert_eq!(refusal.kind.name(), "itpm");
+        let stats = ledger.stats(now);
+        assert_eq!((stats.refused.itpm, stats.refused.otpm, stats.refused.total()), (1, 1, 2));
     }
 
     #[test]

@@ -334,6 +334,7 @@ async fn handle(
         model: &ask.model,
         tokens: dialect.cost(&ask, tokens_out, config.counting),
         tokens_in: ask.tokens_in,
+        tokens_out: Dialect::cost_out(&ask, tokens_out, config.counting),
         fingerprint: fingerprint(&body),
     };
     let arrived = now();

@@ -48,6 +48,10 @@ pub struct Refused {
     pub rpm: u64,
     /// Tokens a minute.
     pub tpm: u64,
+    /// Tokens of prompts a minute.
+    pub itpm: u64,
+    /// Tokens of answers a minute.
+    pub otpm: u64,
     /// Requests a day.
     pub rpd: u64,
     /// Requests at once.
@@ -58,7 +62,7 @@ impl Refused {
     /// All of them.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.rpm + self.tpm + self.rpd + self.concurrency
+        self.rpm + self.tpm + self.itpm + self.otpm + self.rpd + self.concurrency
     }
 }
 
@@ -66,7 +70,7 @@ impl Refused {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LimitStats {
-    /// `rpm`, `tpm` or `rpd`.
+    /// `rpm`, `tpm`, `itpm`, `otpm` or `rpd`.
     pub name: &'static str,
     /// How much a window holds.
     pub amount: u64,
@@ -86,7 +90,7 @@ pub struct LimitStats {
 }
 
 impl Stats {
-    /// The figures of `rpm`, `tpm` or `rpd`.
+    /// The figures of `rpm`, `tpm`, `itpm`, `otpm` or `rpd`.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<&LimitStats> {
         self.limits.iter().find(|limit| limit.name == name)
@@ -106,6 +110,8 @@ impl fmt::Display for Stats {
         let by = [
             ("rpm", self.refused.rpm),
             ("tpm", self.refused.tpm),
+            ("itpm", self.refused.itpm),
+            ("otpm", self.refused.otpm),
             ("rpd", self.refused.rpd),
             ("concurrency", self.refused.concurrency),
         ];

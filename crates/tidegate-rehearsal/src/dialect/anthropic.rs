@@ -44,6 +44,8 @@ fn rate_headers(reply: &mut Reply, levels: &[Level], now: Now) {
         let unit = match level.kind {
             Kind::Rpm => "requests",
             Kind::Tpm => "tokens",
+            Kind::Itpm => "input-tokens",
+            Kind::Otpm => "output-tokens",
             Kind::Rpd | Kind::Concurrency => continue,
         };
         reply.header(&format!("anthropic-ratelimit-{unit}-limit"), level.amount);
@@ -62,6 +64,8 @@ pub(super) fn refuse(refusal: &Refusal, how: Refusals, levels: &[Level], now: No
     let what = match refusal.kind {
         Kind::Rpm => "requests per minute",
         Kind::Tpm => "tokens per minute",
+        Kind::Itpm => "input tokens per minute",
+        Kind::Otpm => "output tokens per minute",
         Kind::Rpd => "requests per day",
         Kind::Concurrency => "concurrent connections",
     };

@@ -43,8 +43,11 @@ pub(super) fn answer(ask: &Ask, answer: &Answer<'_>) -> Reply {
 pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals) -> Reply {
     let (metric, id) = match refusal.kind {
         Kind::Rpm => ("generate_content_free_tier_requests", "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"),
-        Kind::Tpm => {
+        Kind::Tpm | Kind::Itpm => {
             ("generate_content_free_tier_input_token_count", "GenerateContentInputTokensPerModelPerMinute-FreeTier")
+        }
+        Kind::Otpm => {
+            ("generate_content_free_tier_output_token_count", "GenerateContentOutputTokensPerModelPerMinute-FreeTier")
         }
         Kind::Rpd => ("generate_content_free_tier_requests", "GenerateRequestsPerDayPerProjectPerModel-FreeTier"),
         Kind::Concurrency => ("generate_content_concurrent_requests", "ConcurrentRequestsPerProject"),

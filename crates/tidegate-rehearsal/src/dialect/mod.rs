@@ -105,9 +105,17 @@ impl Dialect {
     /// What a request costs of the tokens a minute.
     pub(crate) fn cost(self, ask: &Ask, tokens_out: u64, counting: Counting) -> u64 {
         match (counting, self) {
-            (Counting::Input, _) | (Counting::Auto, Dialect::Gemini) => ask.tokens_in,
+            (Counting::Input, _) | (Counting::Auto, Dialect::Gemini | Dialect::Anthropic) => ask.tokens_in,
             (Counting::Usage | Counting::Auto, _) => ask.tokens_in + tokens_out,
             (Counting::Declared, _) => ask.tokens_in.max(ask.max_tokens.unwrap_or(0)),
+        }
+    }
+
+    /// What a request costs of the answers' tokens a minute.
+    pub(crate) fn cost_out(ask: &Ask, tokens_out: u64, counting: Counting) -> u64 {
+        match counting {
+            Counting::Declared => ask.max_tokens.unwrap_or(tokens_out),
+            Counting::Auto | Counting::Usage | Counting::Input => tokens_out,
         }
     }
 

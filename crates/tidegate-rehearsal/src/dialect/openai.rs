@@ -83,7 +83,7 @@ fn rate_headers(reply: &mut Reply, levels: &[Level]) {
         let unit = match level.kind {
             Kind::Rpm => "requests",
             Kind::Tpm => "tokens",
-            Kind::Rpd | Kind::Concurrency => continue,
+            Kind::Itpm | Kind::Otpm | Kind::Rpd | Kind::Concurrency => continue,
         };
         reply.header(&format!("x-ratelimit-limit-{unit}"), level.amount);
         reply.header(&format!("x-ratelimit-remaining-{unit}"), level.remaining);
@@ -100,6 +100,8 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals, levels: &[Le
     let (name, kind) = match refusal.kind {
         Kind::Rpm => ("requests per min (RPM)", "requests"),
         Kind::Tpm => ("tokens per min (TPM)", "tokens"),
+        Kind::Itpm => ("input tokens per min (ITPM)", "tokens"),
+        Kind::Otpm => ("output tokens per min (OTPM)", "tokens"),
         Kind::Rpd => ("requests per day (RPD)", "requests"),
         Kind::Concurrency => ("concurrent requests", "requests"),
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_http::Client;
-use tidegate_rehearsal::{Limit, Refusals, Server, Window};
+use tidegate_rehearsal::{Counting, Limit, Refusals, Server, Window};
 
 use crate::support::{ask, on_loop, post, question};
 
@@ -151,6 +151,31 @@ fn anthropic_answers_and_refuses() {
         assert_eq!(got.header("retry-after"), Some("60"));
         let got = post(&server, "/v1/messages", &[], &body).await;
         assert_eq!((got.status, &got.body["error"]["type"]), (401, &json!("authentication_error")));
+    });
+}
+
+#[test]
+fn anthropic_counts_prompts_and_answers_apart() {
+    on_loop(async {
+        let server = Server::builder().itpm(Limit::new(1_000)).otpm(Limit::new(60)).start().await.unwrap();
+        let ask =
+            |text: &str| json!({"model": "claude", "max_tokens": 50, "messages": [{"role": "user", "content": text}]});
+        let got = post(&server, "/v1/messages", &[], &ask("Why do tides turn twice a day?")).await;
+        let (input, output) = (&got.body["usage"]["input_tokens"], &got.body["usage"]["output_tokens"]);
+        let left = |unit: &str| got.header(&format!("anthropic-ratelimit-{unit}-tokens-remaining")).unwrap().to_owned();
+        assert_eq!(left("input"), (1_000 - input.as_u64().unwrap()).to_string());
+        assert_eq!(left("output"), (60 - output.as_u64().unwrap()).to_string());
+        let got = post(&server, "/v1/messages", &[], &ask(&"The sea comes and goes. ".repeat(20))).await;
+        assert_eq!(got.status, 429);
+        assert!(got.body["error"]["message"].as_str().unwrap().contains("60 output tokens per minute"), "{}", got.body);
+        assert_eq!((server.stats().refused.otpm, server.stats().refused.itpm), (1, 0));
+
+        let declared = Server::builder().otpm(Limit::new(99)).counting(Counting::Declared).start().await.unwrap();
+        let statuses = [
+            post(&declared, "/v1/messages", &[], &ask("1")).await,
+            post(&declared, "/v1/messages", &[], &ask("2")).await,
+        ];
+        assert_eq!(statuses.map(|got| got.status), [200, 429], "fifty each, however short the answer");
     });
 }
 
