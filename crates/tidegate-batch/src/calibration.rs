@@ -78,6 +78,43 @@ impl Calibration {
     }
 }
 
+/// The mean cost of the last requests: what was settled, or, as long as nothing was, what was booked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Typical {
+    input_tokens: f64,
+    output_tokens: f64,
+    settled: u64,
+}
+
+impl Typical {
+    /// A request was booked so.
+    #[must_use]
+    pub(crate) fn booked(self, input_tokens: u64, output_tokens: u64) -> Typical {
+        match self.settled {
+            0 => Typical { input_tokens: input_tokens as f64, output_tokens: output_tokens as f64, settled: 0 },
+            _ => self,
+        }
+    }
+
+    /// A request came to this.
+    #[must_use]
+    pub(crate) fn settled(self, usage: Usage) -> Typical {
+        let settled = self.settled + 1;
+        // A mean of all at first, and of the last ones later.
+        let share = 1.0 / settled.min(REMEMBERED as u64) as f64;
+        let mean = |before: f64, now: u64| before + (now as f64 - before) * share;
+        Typical {
+            input_tokens: mean(self.input_tokens, usage.input_tokens),
+            output_tokens: mean(self.output_tokens, usage.output_tokens),
+            settled,
+        }
+    }
+
+    pub(crate) fn usage(self) -> Usage {
+        Usage { input_tokens: self.input_tokens.ceil() as u64, output_tokens: self.output_tokens.ceil() as u64 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +158,15 @@ mod tests {
         (0..100).for_each(|_| assert!(!calibration.learn(ESTIMATE, usage(0, 0))));
         (0..100).for_each(|_| assert!(!calibration.learn(Estimate::default(), usage(5, 5))));
         assert_eq!(calibration.apply(ESTIMATE), ESTIMATE);
+    }
+
+    #[test]
+    fn what_is_typical_is_booked_at_first_and_then_the_mean_of_what_was_settled() {
+        let typical = Typical::default().booked(100, 1_024);
+        assert_eq!(typical.usage(), usage(100, 1_024));
+        let typical = typical.settled(usage(80, 40)).booked(100, 1_024).settled(usage(120, 60));
+        assert_eq!(typical.usage(), usage(100, 50));
+        let later = (0..1_000).fold(typical, |typical, _| typical.settled(usage(10, 10)));
+        assert_eq!(later.usage(), usage(11, 11), "rounded up");
     }
 }

@@ -16,11 +16,11 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Listener, Verdict};
-use tidegate_limit::{Admission, Admitted, EnterError, Scope};
+use tidegate_limit::{Admission, Admitted, Cost, EnterError, Scope};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 
-use crate::calibration::Calibration;
+use crate::calibration::{Calibration, Typical};
 use crate::call::{BadBaseUrl, Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
 use crate::key::ApiKey;
@@ -80,6 +80,7 @@ struct Inner {
     random: RefCell<fastrand::Rng>,
     stats: Cell<CallerStats>,
     calibration: RefCell<Calibration>,
+    typical: Cell<Typical>,
     /// Told when estimates change.
     calibrated: Event,
 }
@@ -114,6 +115,7 @@ impl Caller {
             random: RefCell::new(fastrand::Rng::new()),
             stats: Cell::default(),
             calibration: RefCell::default(),
+            typical: Cell::default(),
             calibrated: Event::new(),
         };
         Ok(Caller { inner: Rc::new(inner) })
@@ -174,6 +176,13 @@ impl Caller {
     #[must_use]
     pub fn stats(&self) -> CallerStats {
         self.inner.stats.get()
+    }
+
+    /// What a request costs at the gate, about: the mean of what the last ones came to.
+    #[must_use]
+    pub fn typical_cost(&self) -> Cost {
+        let usage = self.inner.typical.get().usage();
+        self.inner.dialect.cost(usage.input_tokens, usage.output_tokens)
     }
 
     /// Sends a request, within `scope`; the answer has to be JSON.
@@ -297,6 +306,7 @@ impl Inner {
             // What the server counts when it admits a request is no matter of learning.
             let output = if call.admitted_tokens > 0 { call.estimate.output_tokens } else { learnt.output_tokens };
             let input = learnt.input_tokens.max(call.admitted_tokens.saturating_sub(output));
+            self.typical.set(self.typical.get().booked(input, output));
             let mut entering = pin!(self.gate.enter(scope, self.dialect.cost(input, output)));
             let mut changed = pin!(self.calibrated.wait());
             let entered = poll_fn(|cx| match entering.as_mut().poll(cx) {
@@ -346,6 +356,7 @@ impl Inner {
         if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
             lease.borrow_mut().settle(self.dialect.cost(input, usage.output_tokens));
+            self.typical.set(self.typical.get().settled(Usage { input_tokens: input, ..usage }));
             self.count(|stats| stats.usage += usage);
             if self.calibration.borrow_mut().learn(call.estimate, usage) {
                 self.calibrated.notify_all();

@@ -26,7 +26,7 @@
 //!
 //! # Where to read
 //! `caller.rs` is one request, `call.rs` what goes in and comes out, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
-//! what it will cost, `quotas.rs` the limits. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
+//! what it will cost, `quotas.rs` the limits, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ pub mod jsonl;
 mod key;
 mod output;
 mod outputs;
+mod pace;
 pub mod plan;
 mod provider;
 mod question;
@@ -61,6 +62,7 @@ pub use output::{
     Entry, Explanations, FailureGroup, FailureNote, FileReport, LimitReport, NotExplanations, REPORT_SCHEMA, Report,
     SCHEMA, SeenAs, Status, Totals, to_markdown,
 };
+pub use pace::{Look, Pace};
 pub use provider::local;
 pub use provider::{Asked, Asking, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};

@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tidegate_limit::{Admission, Snapshot};
+use tidegate_limit::{Admission, Cost, Snapshot};
 
+use super::stop::Stop;
 use crate::output::Status;
+use crate::pace::{Look, Pace, RECENT};
+use crate::provider::Provider;
 use crate::question::Usage;
-
-/// The rate is that of this long.
-const RECENT: Duration = Duration::from_secs(20);
 
 /// How far a run has come, at one instant.
 #[derive(Clone, Debug, Serialize)]
@@ -40,9 +41,10 @@ pub struct Progress {
     pub tokens: Usage,
     /// Pages a minute, lately; those that were kept do not count.
     pub pages_per_minute: f64,
-    /// How long it will take, at this rate; `None` while nobody can tell.
+    /// How long it will take: as long as the limits say, or longer where the rest is slower; `None` while nobody can tell.
+    /// Of a run that stops, until what is under way is done.
     pub remaining: Option<Duration>,
-    /// Whether it has been asked to stop.
+    /// Whether it ends early, because it was asked to or has no hope: nothing new is begun.
     pub stopping: bool,
     /// The limits: what is used, who waits, what they wait for.
     pub gate: Snapshot,
@@ -95,7 +97,7 @@ pub(super) struct Board {
     tokens: Usage,
     /// When pages were answered, lately.
     answered: VecDeque<Instant>,
-    stopping: bool,
+    pace: Pace,
 }
 
 impl Board {
@@ -112,11 +114,12 @@ impl Board {
                 asking: 0,
             })
             .collect();
-        Board { began: now, files, tokens: Usage::default(), answered: VecDeque::new(), stopping: false }
+        Board { began: now, files, tokens: Usage::default(), answered: VecDeque::new(), pace: Pace::new(now) }
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
         self.began = now;
+        self.pace = Pace::new(now);
     }
 
     pub(super) fn opened(&mut self, file: usize, pages: usize) {
@@ -155,10 +158,6 @@ impl Board {
         }
     }
 
-    pub(super) fn stopping(&mut self) {
-        self.stopping = true;
-    }
-
     pub(super) fn tokens(&self) -> Usage {
         self.tokens
     }
@@ -167,54 +166,68 @@ impl Board {
         &self.files[file]
     }
 
-    fn progress(&self, gate: Snapshot, now: Instant) -> Progress {
+    /// How far it is at `now`, through `gate`, where a page costs about `cost`.
+    fn progress(&mut self, gate: &Admission, cost: &Cost, stopping: bool, now: Instant) -> Progress {
         let sum = |of: fn(&FileProgress) -> u64| self.files.iter().map(of).sum::<u64>();
         let (pages, done, failed, skipped) = (sum(|f| f.pages), sum(|f| f.done), sum(|f| f.failed), sum(|f| f.skipped));
+        let (kept, asking) = (sum(|f| f.kept), sum(|f| f.asking));
         let elapsed = now.saturating_duration_since(self.began);
         let lately = self.answered.iter().filter(|&&at| now.saturating_duration_since(at) <= RECENT).count();
         let window = elapsed.min(RECENT).as_secs_f64();
         let per_second = if window > 0.0 { lately as f64 / window } else { 0.0 };
         let more = self.files.iter().any(|file| file.state == FileState::Waiting);
-        let left = pages.saturating_sub(done + failed + skipped);
-        let remaining = (!more && per_second > 0.0)
-            .then(|| Duration::try_from_secs_f64(left as f64 / per_second).ok())
-            .flatten()
-            .or_else(|| (!more && left == 0).then_some(Duration::ZERO));
+        let stats = gate.stats();
+        let left = match stopping {
+            true => stats.current,
+            false => pages.saturating_sub(done + failed + skipped),
+        };
+        let look = Look::new(now, (done + failed).saturating_sub(kept), left, gate, &stats, cost);
+        // Nobody knows how many pages there are in what has not been opened.
+        let remaining = self.pace.time_left(look).filter(|_| stopping || !more);
         Progress {
             elapsed,
             files: self.files.clone(),
             pages,
             more,
             done,
-            kept: sum(|f| f.kept),
+            kept,
             failed,
             skipped,
-            asking: sum(|f| f.asking),
+            asking,
             tokens: self.tokens,
             pages_per_minute: per_second * 60.0,
             remaining,
-            stopping: self.stopping,
-            gate,
+            stopping,
+            gate: stats,
         }
     }
 }
 
 /// Looks at a run from outside, at any time.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Watch {
     board: Rc<RefCell<Board>>,
     gate: Admission,
+    provider: Rc<dyn Provider>,
+    stop: Stop,
 }
 
 impl Watch {
-    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Admission) -> Watch {
-        Watch { board: Rc::clone(board), gate: gate.clone() }
+    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Admission, provider: &Rc<dyn Provider>, stop: &Stop) -> Watch {
+        Watch { board: Rc::clone(board), gate: gate.clone(), provider: Rc::clone(provider), stop: stop.clone() }
     }
 
     /// How far it has come.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.board.borrow().progress(self.gate.stats(), Instant::now())
+        let (cost, stopping) = (self.provider.typical_cost(), self.stop.is_asked());
+        self.board.borrow_mut().progress(&self.gate, &cost, stopping, Instant::now())
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("board", &self.board).field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 
@@ -223,23 +236,47 @@ mod tests {
     use super::*;
     use tidegate_limit::{Gate, Limit};
 
-    #[test]
-    fn the_rate_counts_what_was_answered_lately_and_not_what_was_kept() {
-        let gate = Gate::builder().limit(Limit::concurrency("global", 1)).build().unwrap();
-        let began = Instant::now();
-        let at = |seconds: u64| began + Duration::from_secs(seconds);
+    fn board(began: Instant) -> Board {
         let mut board = Board::new(["a".to_owned(), "b".to_owned()].into_iter(), began);
         board.opened(0, 100);
-        board.page(0, Status::Done, true, Usage::default(), at(1));
+        board.page(0, Status::Done, true, Usage::default(), began + Duration::from_secs(1));
         for second in 1..=60 {
-            board.page(0, Status::Done, false, Usage { input_tokens: 10, output_tokens: 1 }, at(second));
+            let (at, usage) = (began + Duration::from_secs(second), Usage { input_tokens: 10, output_tokens: 1 });
+            board.page(0, Status::Done, false, usage, at);
         }
-        let progress = board.progress(gate.stats(), at(60));
+        board
+    }
+
+    fn gate(limits: impl IntoIterator<Item = Limit>) -> Admission {
+        Gate::builder().limits(limits).build().unwrap().into()
+    }
+
+    #[test]
+    fn the_rate_counts_what_was_answered_lately_and_not_what_was_kept() {
+        let gate = gate([Limit::concurrency("global", 1)]);
+        let began = Instant::now();
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let mut board = board(began);
+        let progress = board.progress(&gate, &Cost::request(), false, at(60));
         assert_eq!((progress.done, progress.kept, progress.tokens.total()), (61, 1, 660));
         assert!((57.0..=66.0).contains(&progress.pages_per_minute), "{}", progress.pages_per_minute);
         assert_eq!(progress.remaining, None, "b has not been opened");
         board.opened(1, 0);
-        let remaining = board.progress(gate.stats(), at(60)).remaining.unwrap();
+        let remaining = board.progress(&gate, &Cost::request(), false, at(60)).remaining.unwrap();
         assert!((35..=42).contains(&remaining.as_secs()), "{remaining:?}");
+    }
+
+    #[test]
+    fn what_a_limit_allows_counts_and_not_what_was_possible_before_it_bound() {
+        let began = Instant::now();
+        let mut board = board(began);
+        board.opened(1, 16);
+        let gate = gate([Limit::rpm(20)]);
+        let remaining = |board: &mut Board, stopping| {
+            board.progress(&gate, &Cost::request(), stopping, began + Duration::from_secs(60)).remaining
+        };
+        let left = remaining(&mut board, false).unwrap();
+        assert_eq!(left.as_secs(), 120, "55 left: 20 now, 20 in a minute, 15 in two: {left:?}");
+        assert_eq!(remaining(&mut board, true), Some(Duration::ZERO), "nothing is under way");
     }
 }

@@ -233,7 +233,7 @@ impl Explain {
     /// How to see how far it has come.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::new(&self.job.board, &self.job.gate)
+        Watch::new(&self.job.board, &self.job.gate, &self.job.provider, &self.job.stop)
     }
 
     /// Runs to the end, or to where it is [stopped](Self::stop). One bad file, or page, fails alone.
@@ -357,7 +357,6 @@ impl Job {
     /// Ends the run: nobody who comes next would fare better.
     pub(super) fn stop_because(&self, reason: &str) {
         if self.stop.finish(reason) {
-            self.board.borrow_mut().stopping();
             self.tell(&Event::Stopping { reason });
         }
     }

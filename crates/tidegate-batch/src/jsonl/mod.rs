@@ -180,6 +180,12 @@ impl Stop {
     pub fn stop(&self) {
         self.told.set();
     }
+
+    /// Whether the run ends early: it was told to, or it has no hope.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.told.is_set()
+    }
 }
 
 /// Something that has become of a request, and is on the disk.

@@ -45,6 +45,12 @@ pub trait Provider {
         CallerStats::default()
     }
 
+    /// What a question costs at the gate, about: what the last ones did. For those who want to know how long the limits
+    /// will hold up the rest.
+    fn typical_cost(&self) -> Cost {
+        Cost::request()
+    }
+
     /// Asks, once the gate lets it: waits in `scope`, and returns when there is an answer or no hope for one.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! A server that explains, in whichever dialect.
 
-use tidegate_limit::Scope;
+use tidegate_limit::{Cost, Scope};
 
 use super::{Asked, Asking, Dialect, Parameters, Provider};
 use crate::call::{Call, CallerStats};
@@ -78,6 +78,10 @@ impl Provider for Remote {
 
     fn traffic(&self) -> CallerStats {
         self.caller.stats()
+    }
+
+    fn typical_cost(&self) -> Cost {
+        self.caller.typical_cost()
     }
 
     fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {

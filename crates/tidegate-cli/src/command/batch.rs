@@ -1,6 +1,6 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
-use tidegate_batch::Quotas;
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
+use tidegate_batch::{Caller, Look, Pace, Quotas};
 use tidegate_http::Client;
-use tidegate_limit::Admission;
+use tidegate_limit::{Admission, Snapshot};
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::spawn;
 
@@ -176,7 +176,7 @@ async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
     let caller = server.caller(&gate)?.with_client(client);
     let progress = Rc::new(Cell::new(Progress::default()));
-    let following = reporter.follow(Flow { progress: Rc::clone(&progress), gate, began: Instant::now() });
+    let following = reporter.follow(Flow::new(&progress, gate, caller.clone(), batch.stop()));
     let signals =
         [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop(), reporter.clone())));
     let outcome = batch
@@ -228,7 +228,30 @@ fn as_json(event: &Event) -> Value {
 struct Flow {
     progress: Rc<Cell<Progress>>,
     gate: Admission,
+    caller: Caller,
+    stop: Stop,
     began: Instant,
+    pace: RefCell<Pace>,
+}
+
+impl Flow {
+    fn new(progress: &Rc<Cell<Progress>>, gate: Admission, caller: Caller, stop: Stop) -> Flow {
+        let began = Instant::now();
+        let pace = RefCell::new(Pace::new(began));
+        Flow { progress: Rc::clone(progress), gate, caller, stop, began, pace }
+    }
+
+    /// How long it takes; nobody knows for a stream.
+    fn remaining(&self, now: &Progress, stats: &Snapshot) -> Option<Duration> {
+        let settled = now.answered + now.failed;
+        let left = match self.stop.is_told() {
+            true => stats.current,
+            false => now.total?.saturating_sub(settled + now.already),
+        };
+        let cost = self.caller.typical_cost();
+        let look = Look::new(Instant::now(), settled, left, &self.gate, stats, &cost);
+        self.pace.borrow_mut().time_left(look)
+    }
 }
 
 impl Run for Flow {
@@ -236,7 +259,6 @@ impl Run for Flow {
         let (now, gate, elapsed) = (self.progress.get(), self.gate.stats(), self.began.elapsed());
         let settled = now.answered + now.failed;
         let per_second = settled as f64 / elapsed.as_secs_f64().max(0.001);
-        let left = now.total.map(|total| total.saturating_sub(settled + now.already)).filter(|_| settled > 0);
         Scene {
             unit: Unit::Requests,
             elapsed,
@@ -246,8 +268,9 @@ impl Run for Flow {
             kept: now.already,
             failed: now.failed,
             pages_per_minute: per_second * 60.0,
-            remaining: left.and_then(|left| Duration::try_from_secs_f64(left as f64 / per_second).ok()),
+            remaining: self.remaining(&now, &gate),
             tokens: now.usage.total(),
+            stopping: self.stop.is_told(),
             gauges: progress::gauges(&gate),
             queue: progress::queue(&gate),
             ..Scene::default()
@@ -259,6 +282,7 @@ impl Run for Flow {
         json!({
             "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
             "already": now.already, "in_flight": gate.current, "waiting_for": gate.blocked_by,
+            "remaining": self.remaining(&now, &gate), "stopping": self.stop.is_told(),
         })
     }
 }

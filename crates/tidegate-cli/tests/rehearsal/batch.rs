@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -125,6 +125,35 @@ fn killed_at_any_moment_nothing_is_lost_and_only_what_was_in_flight_is_asked_aga
     let repeated = server.stats().repeated;
     // What was on its way, and as much again in the group of answers that was being written.
     assert!(repeated <= rounds * IN_FLIGHT * 2, "{repeated} asked again in {rounds} rounds");
+}
+
+/// Twenty a minute, seventy-five to do: what is said about the time left is what the limit allows, and after Ctrl-C that it
+/// is stopping.
+#[test]
+fn programs_are_told_how_long_the_limits_take_and_that_it_is_stopping() {
+    let place = Place::new("time left");
+    let requests = place.write("requests.jsonl", &questions(75));
+    let server = Server::builder().start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let mut command = tidegate(&["batch", &requests, "--base-url", &base, "--rpm", "20", "--progress", "json"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut progress = || {
+        lines.find_map(|line| {
+            let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
+            (line["event"] == "progress").then_some(line)
+        })
+    };
+    let told = std::iter::from_fn(&mut progress).find(|line| line["answered"] == 20).unwrap();
+    let left = told["remaining"]["secs"].as_u64().unwrap();
+    assert!((120..=181).contains(&left), "the next at 60 s, 120 s and 180 s: {told}");
+    assert_eq!((&told["stopping"], &told["waiting_for"]), (&false.into(), &"rpm".into()), "{told}");
+
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let last = std::iter::from_fn(&mut progress).last().unwrap();
+    assert_eq!((&last["stopping"], &last["remaining"]["secs"]), (&true.into(), &0.into()), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
 #[test]

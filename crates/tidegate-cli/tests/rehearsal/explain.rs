@@ -1,5 +1,8 @@
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tidegate_rehearsal::{Latency, Limit, Server};
 
 use crate::pdf::pdf;
@@ -45,4 +48,33 @@ fn ten_files_of_fifty_pages_are_explained_without_a_refusal() {
         assert!(limit.worst_offered <= limit.amount, "{limit:?}");
     }
     assert!(stats.used_share().is_some(), "a limit bound");
+}
+
+#[test]
+fn after_ctrl_c_programs_are_told_that_it_is_stopping() {
+    let place = Place::new("stopping");
+    std::fs::write(place.path("book.pdf"), pdf("book", 50)).unwrap();
+    let server = Server::builder().latency(Latency::Fixed(Duration::from_millis(700))).start_in_thread().unwrap();
+    let (base, file, out) = (format!("{}/v1", server.base_url()), place.path("book.pdf"), place.path("out"));
+    let mut child =
+        tidegate(&["explain", &file, "--out", &out, "--provider", "openai", "--base-url", &base, "--model", "m"])
+            .args(["--page-concurrency", "2", "--picture-px", "0", "--progress", "json"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut progress = || {
+        lines.find_map(|line| {
+            let mut line: Value = serde_json::from_str(&line.unwrap()).ok()?;
+            (line["event"] == "progress").then(|| line["progress"].take())
+        })
+    };
+    let under_way = std::iter::from_fn(&mut progress).find(|progress| progress["gate"]["current"] == 2).unwrap();
+    assert_eq!(under_way["stopping"], false, "{under_way}");
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let last = std::iter::from_fn(&mut progress).last().unwrap();
+    assert_eq!(last["stopping"], true, "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
 }

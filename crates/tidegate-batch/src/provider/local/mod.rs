@@ -6,14 +6,16 @@ mod sentences;
 mod terms;
 mod words;
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 
-use tidegate_limit::{Admission, Scope};
+use tidegate_limit::{Admission, Cost, Scope};
 use tidegate_loop::to_thread;
 
 use self::rank::Ranking;
 use self::sentences::Sentence;
 use super::{Asked, Asking, Dialect, Provider};
+use crate::calibration::Typical;
 use crate::call_error::CallError;
 use crate::estimate::{Estimate, tokens_of_question};
 use crate::question::{Answer, Finish, Question, Usage};
@@ -29,13 +31,14 @@ const RELATED: f64 = 0.12;
 pub struct Local {
     gate: Admission,
     identity: String,
+    typical: Cell<Typical>,
 }
 
 impl Local {
     /// Works within `gate`, like any other provider.
     #[must_use]
     pub fn new(gate: impl Into<Admission>) -> Local {
-        Local { gate: gate.into(), identity: format!("local extractive/{VERSION}") }
+        Local { gate: gate.into(), identity: format!("local extractive/{VERSION}"), typical: Cell::default() }
     }
 }
 
@@ -56,9 +59,15 @@ impl Provider for Local {
         Estimate { input_tokens: tokens_of_question(question), output_tokens: 0 }
     }
 
+    fn typical_cost(&self) -> Cost {
+        let usage = self.typical.get().usage();
+        Dialect::OpenAi.cost(usage.input_tokens, usage.output_tokens)
+    }
+
     fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
         Box::pin(async move {
             let tokens = self.estimate(question).input_tokens;
+            self.typical.set(self.typical.get().settled(Usage { input_tokens: tokens, output_tokens: 0 }));
             let mut lease = self.gate.enter(scope, Dialect::OpenAi.cost(tokens, 0)).await?;
             lease.sent();
             let question = question.clone();
