@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Listener, Verdict};
-use tidegate_limit::{Admission, Admitted, Cost, EnterError, Scope};
+use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 
@@ -77,6 +77,8 @@ struct Inner {
     headers: HeaderMap,
     retries: Retries,
     timeouts: Timeouts,
+    /// Whether the gate counts prompts and answers apart.
+    apart: bool,
     random: RefCell<fastrand::Rng>,
     stats: Cell<CallerStats>,
     calibration: RefCell<Calibration>,
@@ -102,6 +104,9 @@ impl Caller {
             return Err(bad("it names no host"));
         }
         let gate = gate.into();
+        let apart = [Dimension::INPUT_TOKENS, Dimension::OUTPUT_TOKENS].map(Dimension::name);
+        let apart =
+            gate.stats().limits.iter().filter_map(|limit| limit.dimension.as_deref()).any(|it| apart.contains(&it));
         let inner = Inner {
             listener: Listener::new(gate.gate(), dialect.feedback()),
             client: client(&gate),
@@ -112,6 +117,7 @@ impl Caller {
             headers: headers(dialect, None),
             retries: Retries::default(),
             timeouts: Timeouts { total: Some(Duration::from_secs(300)), ..Timeouts::default() },
+            apart,
             random: RefCell::new(fastrand::Rng::new()),
             stats: Cell::default(),
             calibration: RefCell::default(),
@@ -182,7 +188,7 @@ impl Caller {
     #[must_use]
     pub fn typical_cost(&self) -> Cost {
         let usage = self.inner.typical.get().usage();
-        self.inner.dialect.cost(usage.input_tokens, usage.output_tokens)
+        self.inner.cost(usage.input_tokens, usage.output_tokens)
     }
 
     /// Sends a request, within `scope`; the answer has to be JSON.
@@ -298,6 +304,13 @@ impl Inner {
         self.stats.set(stats);
     }
 
+    fn cost(&self, input_tokens: u64, output_tokens: u64) -> Cost {
+        match self.apart {
+            true => self.dialect.cost(input_tokens, output_tokens),
+            false => self.dialect.cost_together(input_tokens, output_tokens),
+        }
+    }
+
     /// Waits at the gate, with an estimate that follows what the last answers taught: who waits with an old one lines up
     /// again, and all of them do so in their order.
     async fn enter(&self, scope: &Scope, call: &Call) -> Result<Admitted, CallError> {
@@ -307,7 +320,7 @@ impl Inner {
             let output = if call.admitted_tokens > 0 { call.estimate.output_tokens } else { learnt.output_tokens };
             let input = learnt.input_tokens.max(call.admitted_tokens.saturating_sub(output));
             self.typical.set(self.typical.get().booked(input, output));
-            let mut entering = pin!(self.gate.enter(scope, self.dialect.cost(input, output)));
+            let mut entering = pin!(self.gate.enter(scope, self.cost(input, output)));
             let mut changed = pin!(self.calibrated.wait());
             let entered = poll_fn(|cx| match entering.as_mut().poll(cx) {
                 Poll::Ready(entered) => Poll::Ready(Some(entered)),
@@ -355,7 +368,7 @@ impl Inner {
             head.status.is_success().then(|| metered(&body)).flatten().and_then(|body| self.dialect.usage(&body));
         if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
-            lease.borrow_mut().settle(self.dialect.cost(input, usage.output_tokens));
+            lease.borrow_mut().settle(self.cost(input, usage.output_tokens));
             self.typical.set(self.typical.get().settled(Usage { input_tokens: input, ..usage }));
             self.count(|stats| stats.usage += usage);
             if self.calibration.borrow_mut().learn(call.estimate, usage) {

@@ -43,6 +43,11 @@ pub struct Quotas {
     pub rpm: Option<u64>,
     /// Tokens a minute.
     pub tpm: Option<u64>,
+    /// Tokens of prompts a minute, where they are limited apart.
+    pub itpm: Option<u64>,
+    /// Tokens of answers a minute, where they are limited apart: booked as long as an answer may be, settled by how long it
+    /// is.
+    pub otpm: Option<u64>,
     /// Requests a day.
     pub rpd: Option<u64>,
     /// How the server counts a minute.
@@ -62,6 +67,8 @@ impl Default for Quotas {
         Quotas {
             rpm: None,
             tpm: None,
+            itpm: None,
+            otpm: None,
             rpd: None,
             window: WindowKind::Strict,
             minute: Duration::from_secs(60),
@@ -105,6 +112,8 @@ impl Quotas {
         let mut limits = vec![Limit::concurrency("global", self.global_concurrency)];
         limits.extend(self.rpm.map(|amount| Limit::rpm(amount).window(window())));
         limits.extend(self.tpm.map(|amount| Limit::tpm(amount).window(window())));
+        limits.extend(self.itpm.map(|amount| Limit::itpm(amount).window(window())));
+        limits.extend(self.otpm.map(|amount| Limit::otpm(amount).window(window())));
         limits.extend(self.rpd.map(|amount| Limit::rpd(amount, Arc::clone(&self.day_zone))));
         limits
     }

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tidegate_limit::{Cost, EnterError, Gate, LoopTimer, Scope};
+use tidegate_limit::{Cost, Dimension, EnterError, Gate, Limit, LoopTimer, Scope};
 use tidegate_loop::{EventLoop, LoopHandle, sleep, spawn};
 use tidegate_sync::Semaphore;
 
@@ -27,6 +27,8 @@ pub(super) fn run(job: Job) -> Result<Plan, PlanError> {
 /// What all workers share.
 struct Shared {
     gate: Gate,
+    /// Whether prompts and answers are limited apart.
+    apart: bool,
     latency: RefCell<Box<dyn FnMut(Tokens) -> Duration>>,
     tally: RefCell<Tally>,
 }
@@ -43,8 +45,12 @@ struct Tally {
 
 async fn simulate(job: Job) -> Result<Plan, PlanError> {
     let timer = LoopTimer::new().virtual_start(job.starts);
+    let counted = |limit: &Limit| limit.rated().map(|(dimension, _)| dimension);
+    let apart = [Dimension::INPUT_TOKENS, Dimension::OUTPUT_TOKENS].map(Some);
+    let apart = job.limits.iter().any(|limit| apart.contains(&counted(limit)));
     let gate = Gate::builder().limits(job.limits).timer(timer).build().map_err(PlanError::Limits)?;
-    let shared = Rc::new(Shared { gate: gate.clone(), latency: RefCell::new(job.latency), tally: RefCell::default() });
+    let shared =
+        Rc::new(Shared { gate: gate.clone(), apart, latency: RefCell::new(job.latency), tally: RefCell::default() });
     let began = LoopHandle::current().time();
     let timeline = Rc::new(RefCell::new(Timeline::new(began)));
     let watcher = spawn(watch(shared.clone(), timeline.clone()));
@@ -107,7 +113,11 @@ async fn work_through(part: Part, shared: Rc<Shared>, places: Rc<Semaphore>) {
 }
 
 async fn ask(shared: &Shared, scope: &Scope, tokens: Tokens) {
-    let cost = Cost::tokens(u64::from(tokens.input) + u64::from(tokens.output));
+    let (input, output) = (u64::from(tokens.input), u64::from(tokens.output));
+    let mut cost = Cost::tokens(input + output);
+    if shared.apart {
+        cost = cost.and(Dimension::INPUT_TOKENS, input).and(Dimension::OUTPUT_TOKENS, output);
+    }
     let mut lease = match shared.gate.enter(scope, cost).await {
         Ok(lease) => lease,
         Err(error) => {

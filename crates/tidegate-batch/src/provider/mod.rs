@@ -207,17 +207,21 @@ impl Dialect {
         }
     }
 
-    /// What a limit counts, of tokens in and out: Gemini and Anthropic count those in a minute's limit that are asked,
-    /// OpenAI all of them.
+    /// What limits count, of tokens in and out. Under tokens a minute Gemini and Anthropic count those that are asked,
+    /// OpenAI all of them; those in and those out are there apart as well.
     #[must_use]
     pub fn cost(self, input_tokens: u64, output_tokens: u64) -> Cost {
-        let tokens = match self {
+        self.cost_together(input_tokens, output_tokens)
+            .and(Dimension::INPUT_TOKENS, input_tokens)
+            .and(Dimension::OUTPUT_TOKENS, output_tokens)
+    }
+
+    /// The same for a gate that does not count prompts and answers apart: nothing is allocated for it.
+    pub(crate) fn cost_together(self, input_tokens: u64, output_tokens: u64) -> Cost {
+        Cost::tokens(match self {
             Dialect::OpenAi => input_tokens.saturating_add(output_tokens),
             Dialect::Gemini | Dialect::Anthropic => input_tokens,
-        };
-        Cost::tokens(tokens)
-            .and(Dimension::named("input-tokens"), input_tokens)
-            .and(Dimension::named("output-tokens"), output_tokens)
+        })
     }
 }
 

@@ -29,6 +29,15 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tpm: Option<u64>,
 
+    /// Tokens of requests a minute, where they are limited apart from those of answers, as by Anthropic
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) itpm: Option<u64>,
+
+    /// Tokens of answers a minute, where they are limited apart; an answer counts as long as it may be (--max-tokens) or as
+    /// the last ones were, and is settled by how long it is
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) otpm: Option<u64>,
+
     /// Requests a day; counted over restarts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rpd: Option<u64>,
@@ -71,6 +80,8 @@ impl LimitArgs {
         Quotas {
             rpm: self.rpm,
             tpm: self.tpm,
+            itpm: self.itpm,
+            otpm: self.otpm,
             rpd: self.rpd,
             window,
             minute: self.minute,

@@ -38,6 +38,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N[/TIME]")]
     tpm: Option<Limit>,
 
+    /// Tokens of requests a minute, counted apart from those of answers: 30000/2s
+    #[arg(long, value_name = "N[/TIME]")]
+    itpm: Option<Limit>,
+
+    /// Tokens of answers a minute, counted apart: 8000/2s
+    #[arg(long, value_name = "N[/TIME]")]
+    otpm: Option<Limit>,
+
     /// Requests a day
     #[arg(long, value_name = "N")]
     rpd: Option<u64>,
@@ -71,7 +79,7 @@ pub(crate) struct Args {
     count_refused: bool,
 
     /// What a request costs of the tokens a minute: usage (what the answer reports), declared (max_tokens, as OpenAI does),
-    /// input (the prompt alone), auto (usage; for Gemini input)
+    /// input (the prompt alone), auto (usage; for Gemini and Anthropic input)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     count_tokens: Counting,
 
@@ -109,6 +117,12 @@ impl Args {
         }
         if let Some(limit) = self.tpm {
             server = server.tpm(limit.window(self.window.clone()));
+        }
+        if let Some(limit) = self.itpm {
+            server = server.itpm(limit.window(self.window.clone()));
+        }
+        if let Some(limit) = self.otpm {
+            server = server.otpm(limit.window(self.window.clone()));
         }
         if let Some(amount) = self.rpd {
             server = server.rpd(Limit::new(amount).window(Window::Day(self.day_zone)));

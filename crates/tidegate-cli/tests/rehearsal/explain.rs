@@ -51,6 +51,42 @@ fn ten_files_of_fifty_pages_are_explained_without_a_refusal() {
 }
 
 #[test]
+fn answers_that_anthropic_limits_apart_are_waited_for_and_nobody_is_refused() {
+    let place = Place::new("anthropic");
+    std::fs::write(place.path("book.pdf"), pdf("book", 60)).unwrap();
+    let server = Server::builder()
+        .otpm(Limit::new(1_500).per(Duration::from_secs(2)))
+        .latency(Latency::Fixed(Duration::from_millis(20)))
+        .start_in_thread()
+        .unwrap();
+    let (base, file, out) = (server.base_url(), place.path("book.pdf"), place.path("out"));
+    let done =
+        tidegate(&["explain", &file, "--out", &out, "--provider", "anthropic", "--base-url", &base, "--model", "m"])
+            .args([
+                "--max-tokens",
+                "100",
+                "--otpm",
+                "1500",
+                "--minute",
+                "2s",
+                "--picture-px",
+                "0",
+                "--progress",
+                "none",
+            ])
+            .env("ANTHROPIC_API_KEY", "any")
+            .output()
+            .unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let stats = server.stats();
+    assert_eq!((stats.answered, stats.refused.total()), (60, 0), "{stats}");
+    let limit = stats.limit("otpm").unwrap();
+    assert!(limit.worst_offered <= limit.amount && limit.used_share.is_some(), "{limit:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(place.path("out/report.json")).unwrap()).unwrap();
+    assert!(report["limits"].as_array().unwrap().iter().any(|limit| limit["name"] == "otpm"), "{report}");
+}
+
+#[test]
 fn after_ctrl_c_programs_are_told_that_it_is_stopping() {
     let place = Place::new("stopping");
     std::fs::write(place.path("book.pdf"), pdf("book", 50)).unwrap();

@@ -29,6 +29,22 @@ fn a_number_of_requests_is_planned_and_drawn() {
 }
 
 #[test]
+fn answers_that_are_limited_apart_are_waited_for() {
+    let args =
+        ["--requests", "60", "--tokens-per-request", "900", "--answer-tokens", "100", "--latency", "1s", "--json"];
+    let planned = |limits: &[&str]| -> Value {
+        let (code, json, said) = plan(&[&args[..], limits].concat());
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str(&json).unwrap()
+    };
+    // Twenty answers of a hundred tokens fit into a minute, or fifteen prompts of nine hundred.
+    let json = planned(&["--itpm", "900000", "--otpm", "2000"]);
+    assert_eq!((&json["duration_s"], &json["bound"][0]["limit"]), (&121.0.into(), &"otpm".into()));
+    let json = planned(&["--itpm", "13500", "--otpm", "2000"]);
+    assert_eq!((&json["duration_s"], &json["bound"][0]["limit"]), (&181.0.into(), &"itpm".into()));
+}
+
+#[test]
 fn a_request_file_is_planned_by_what_it_says() {
     let place = Place::new("plan");
     let requests = place.write("requests.jsonl", &questions(30));
