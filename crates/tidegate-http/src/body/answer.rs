@@ -102,7 +102,14 @@ impl Answer {
                     }
                 }
             }
-            match Pin::new(&mut self.incoming).poll_frame(cx) {
+            let mut polled = Pin::new(&mut self.incoming).poll_frame(cx);
+            if polled.is_pending()
+                && let Some(lease) = &self.lease
+            {
+                lease.drive(cx);
+                polled = Pin::new(&mut self.incoming).poll_frame(cx);
+            }
+            match polled {
                 Poll::Pending => return self.wait(cx),
                 Poll::Ready(None) => return self.end(),
                 Poll::Ready(Some(Err(error))) => {

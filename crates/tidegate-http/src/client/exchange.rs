@@ -1,6 +1,6 @@
 //! One request, one response: admission, a connection, the bytes, and the one retry that is safe.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -116,8 +116,10 @@ impl Attempt<'_> {
         let meter = connection.meter.clone();
         let before = meter.received();
         let copy = if is_idempotent(request.method()) { copy_of(&request).map(Box::new) } else { None };
-        let sent = connection.sender.try_send_request(*request);
-        let Some(answered) = while_moving(&meter, self.limits.read, pin!(sent)).await else {
+        let drive = Rc::clone(&connection.drive);
+        let mut sent = pin!(connection.sender.try_send_request(*request));
+        let answered = poll_fn(|cx| drive.poll_for(cx, sent.as_mut()));
+        let Some(answered) = while_moving(&meter, self.limits.read, pin!(answered)).await else {
             let after = self.timeouts.read.unwrap_or_default();
             let error = Error::Timeout { host: self.host.to_string(), which: Wait::Read, after };
             return Err(Lost { error, again: None });
@@ -160,7 +162,7 @@ struct Lost {
 async fn while_moving<F: Future>(meter: &Meter, limit: Option<Duration>, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut watchdog = Watchdog::default();
     let start: Instant = now();
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
         }

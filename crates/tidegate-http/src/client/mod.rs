@@ -2,6 +2,7 @@
 
 mod builder;
 mod connect;
+mod drive;
 mod exchange;
 mod link;
 mod pool;

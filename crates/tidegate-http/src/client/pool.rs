@@ -7,16 +7,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
-use tidegate_loop::{LoopHandle, Task, TimerHandle, spawn};
+use tidegate_loop::{LoopHandle, TimerHandle, spawn};
 use tidegate_sync::{OwnedPermit, Semaphore};
 
+use super::drive::Drive;
 use super::link::Meter;
 use super::target::Target;
 use crate::body::Body;
@@ -25,6 +27,9 @@ use crate::limit::{now, until};
 /// How long a connection may take to become ready again after its response has been read. It is ready at once unless
 /// something is amiss.
 const READY_AGAIN_MAX: Duration = Duration::from_secs(1);
+
+/// A connection that is idle for this long is watched, so that its end is noticed. Most are taken again before.
+const WATCHED_AFTER: Duration = Duration::from_millis(20);
 
 /// What connections can be used for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -69,6 +74,8 @@ pub(crate) struct Pool {
     hosts: RefCell<HashMap<Rc<Key>, Host>>,
     /// When the idle ones will be looked through, if that is arranged.
     reaper: RefCell<Option<(Instant, TimerHandle)>>,
+    /// When those will be watched that are still idle then, if that is arranged.
+    rounds: RefCell<Option<(Instant, TimerHandle)>>,
     serial: Cell<u64>,
     total: Cell<u64>,
     reused: Cell<u64>,
@@ -90,8 +97,8 @@ pub(crate) struct Connection {
     id: u64,
     pub(crate) sender: SendRequest<Body>,
     pub(crate) meter: Rc<Meter>,
-    /// Reads and writes; ends with the connection.
-    task: Task,
+    /// Reads and writes, for whoever polls it.
+    pub(crate) drive: Rc<Drive>,
 }
 
 impl Pool {
@@ -100,6 +107,7 @@ impl Pool {
             limits,
             hosts: RefCell::default(),
             reaper: RefCell::default(),
+            rounds: RefCell::default(),
             serial: Cell::new(0),
             total: Cell::new(0),
             reused: Cell::new(0),
@@ -130,6 +138,7 @@ impl Pool {
             let idle = self.hosts.borrow_mut().get_mut(key)?.idle.pop_back()?;
             let fresh = now().saturating_duration_since(idle.since) < self.limits.idle_timeout;
             if fresh && idle.connection.sender.is_ready() {
+                idle.connection.drive.set_used(true);
                 return Some(idle.connection);
             }
             drop(idle);
@@ -137,6 +146,7 @@ impl Pool {
     }
 
     fn put_idle(self: &Rc<Self>, key: &Rc<Key>, connection: Connection) {
+        connection.drive.set_used(false);
         let mut surplus = None;
         if let Some(host) = self.hosts.borrow_mut().get_mut(key) {
             host.idle.push_back(Idle { connection, since: now() });
@@ -146,6 +156,54 @@ impl Pool {
         }
         drop(surplus);
         self.arrange_reaping(now() + self.limits.idle_timeout);
+        self.arrange_round();
+    }
+
+    fn arrange_round(self: &Rc<Self>) {
+        let Some(handle) = LoopHandle::try_current() else { return };
+        let mut rounds = self.rounds.borrow_mut();
+        // One in the past belongs to a loop that is gone.
+        if rounds.as_ref().is_some_and(|(at, _)| *at > handle.time()) {
+            return;
+        }
+        let (when, pool) = (handle.time() + WATCHED_AFTER, Rc::downgrade(self));
+        let timer = handle.call_at(when, move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.make_round();
+            }
+        });
+        if let Some((_, old)) = rounds.replace((when, timer)) {
+            old.cancel();
+        }
+    }
+
+    /// Has those watched that are idle for long enough.
+    fn make_round(self: &Rc<Self>) {
+        *self.rounds.borrow_mut() = None;
+        let now = now();
+        let (mut due, mut young) = (Vec::new(), false);
+        for (key, host) in &*self.hosts.borrow() {
+            for idle in host.idle.iter().filter(|idle| !idle.connection.drive.is_watched()) {
+                match now.saturating_duration_since(idle.since) < WATCHED_AFTER {
+                    true => young = true,
+                    false => due.push((Rc::clone(key), idle.connection.id, Rc::clone(&idle.connection.drive))),
+                }
+            }
+        }
+        for (key, id, drive) in due {
+            let (pool, host) = (Rc::downgrade(self), Rc::clone(&key));
+            drive.watch(
+                || format!("http to {}", key.target.address()),
+                move || {
+                    if let Some(pool) = pool.upgrade() {
+                        pool.forget(&host, id);
+                    }
+                },
+            );
+        }
+        if young {
+            self.arrange_round();
+        }
     }
 
     /// A connection that ended while it was idle.
@@ -221,8 +279,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Some((_, timer)) = self.reaper.get_mut().take() {
-            timer.cancel();
+        for timer in [self.reaper.get_mut().take(), self.rounds.get_mut().take()] {
+            if let Some((_, timer)) = timer {
+                timer.cancel();
+            }
         }
     }
 }
@@ -277,25 +337,14 @@ impl Turn {
         let id = pool.serial.get() + 1;
         pool.serial.set(id);
         pool.total.set(pool.total.get() + 1);
-        let (weak, key) = (Rc::downgrade(pool), self.key.clone());
-        let task = spawn(async move {
-            // The request in flight gets the error; an idle connection's is of no interest.
-            if let Err(error) = driver.await {
-                log::debug!("connection to {}: {error}", key.target.address());
-            }
-            if let Some(pool) = weak.upgrade() {
-                pool.forget(&key, id);
-            }
-        })
-        .task();
-        task.set_name(format!("http to {}", self.key.target.address()));
-        Lease { connection: Some(Connection { id, sender, meter, task }), turn: Some(self), reused: false }
+        let drive = Drive::new(driver);
+        Lease { connection: Some(Connection { id, sender, meter, drive }), turn: Some(self), reused: false }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.task.cancel();
+        self.drive.close();
     }
 }
 
@@ -313,6 +362,13 @@ impl Lease {
         self.connection.as_mut().expect("there until released")
     }
 
+    /// Moves what can be moved on the connection.
+    pub(crate) fn drive(&self, cx: &mut Context<'_>) {
+        if let Some(connection) = &self.connection {
+            connection.drive.poll(cx);
+        }
+    }
+
     /// When anything last moved on the connection.
     pub(crate) fn last_move(&self) -> Instant {
         self.connection.as_ref().expect("there until released").meter.last_move()
@@ -327,6 +383,10 @@ impl Lease {
     /// The response has been read: the connection can serve the next request, if it is in order.
     pub(crate) fn release(mut self) {
         let (Some(mut connection), Some(turn)) = (self.connection.take(), self.turn.take()) else { return };
+        // What is left to be done after the last byte takes no waiting.
+        if !connection.sender.is_ready() {
+            connection.drive.nudge();
+        }
         // hyper closes one that was answered before all of the request was sent.
         if connection.sender.is_closed() {
             return;
@@ -336,7 +396,12 @@ impl Lease {
             return;
         }
         drop(spawn(async move {
-            let ready = until(Some(now() + READY_AGAIN_MAX), pin!(connection.sender.ready())).await;
+            let Connection { sender, drive, .. } = &mut connection;
+            let ready = poll_fn(|cx| {
+                drive.poll(cx);
+                sender.poll_ready(cx)
+            });
+            let ready = until(Some(now() + READY_AGAIN_MAX), pin!(ready)).await;
             if let Some(Ok(())) = ready {
                 turn.pool.put_idle(&turn.key, connection);
             }
