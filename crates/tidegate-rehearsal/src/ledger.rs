@@ -344,7 +344,8 @@ mod tests {
         let Err(Denied::Limit(refusal)) = ledger.arrive(&arrival(120), now) else { panic!("27 tokens of 25") };
         assert_eq!((refusal.kind, refusal.used, refusal.requested), (Kind::Otpm, 15, 12));
         ledger.arrive(&arrival(100), now).unwrap();
-        let Err(Denied::Limit(refusal)) = ledger.arrive(&arrival(51), now) else { panic!("301 tokens of 300") };
+        let silent = Arrival { tokens_out: 0, ..arrival(51) };
+        let Err(Denied::Limit(refusal)) = ledger.arrive(&silent, now) else { panic!("301 tokens of 300") };
         assert_eq!(refusal.kind.name(), "itpm");
         let stats = ledger.stats(now);
         assert_eq!((stats.refused.itpm, stats.refused.otpm, stats.refused.total()), (1, 1, 2));
