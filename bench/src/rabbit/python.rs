@@ -11,8 +11,19 @@ use super::worker::{Form, Work, fill};
 use crate::harness::Sample;
 use crate::python::{Python, output};
 
-/// The releases that are measured against.
-const PACKAGES: [&str; 4] = ["celery==5.7.0", "dramatiq[rabbitmq]==2.2.1", "taskiq==0.13.0", "taskiq-aio-pika"];
+/// The releases that are measured against, and those that speak to the broker for them: their speed is measured too.
+const PACKAGES: [&str; 10] = [
+    "celery==5.7.0",
+    "kombu==5.7.0",
+    "amqp==5.4.2",
+    "billiard==4.3.2",
+    "dramatiq[rabbitmq]==2.2.1",
+    "pika==1.4.4",
+    "taskiq==0.13.0",
+    "taskiq-aio-pika==0.6.1",
+    "aio-pika==10.2.1",
+    "aiormq==7.2.4",
+];
 
 /// Tasks a batch: seconds for the fastest of them.
 const TASKS: u32 = 4_000;
