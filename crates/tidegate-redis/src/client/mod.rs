@@ -17,7 +17,7 @@ use tidegate_limit::Backoff;
 use tidegate_loop::{JoinHandle, LoopHandle};
 use tidegate_sync::Queue;
 
-use self::answer::Asker;
+use self::answer::{Answer, Asker};
 use crate::address::Address;
 use crate::error::{CallError, ConnectError, RefusalKind};
 use crate::wire::{Command, Value};
@@ -170,6 +170,26 @@ impl Client {
         }
     }
 
+    /// Waits until there is a connection, or an attempt to make one has failed for whatever reason: for those who would rather
+    /// say so than wait. (It is tried again all the same.)
+    ///
+    /// # Errors
+    /// Why there is none.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn attempted(&self) -> Result<(), ConnectError> {
+        loop {
+            let seen = self.changes();
+            match &*self.shared().health.borrow() {
+                Health::Up => return Ok(()),
+                Health::Down(error) => return Err(error.clone()),
+                Health::Opening => {}
+            }
+            self.changed(seen).await;
+        }
+    }
+
     /// Sends a command together with everybody else's and waits for its answer.
     ///
     /// # Errors
@@ -178,6 +198,27 @@ impl Client {
     /// # Cancel safety
     /// Dropped before it was sent, it may still be sent; its answer is dropped.
     pub async fn call(&self, command: Command) -> Result<Value, CallError> {
+        self.submit(command)?.await
+    }
+
+    /// As [`call`](Self::call) for several, which follow each other on the wire; the answers, in their order.
+    ///
+    /// # Cancel safety
+    /// As of `call`, for each of them.
+    pub async fn call_all(&self, commands: Vec<Command>) -> Vec<Result<Value, CallError>> {
+        let answers: Vec<Result<Answer, CallError>> =
+            commands.into_iter().map(|command| self.submit(command)).collect();
+        let mut answered = Vec::with_capacity(answers.len());
+        for answer in answers {
+            answered.push(match answer {
+                Ok(answer) => answer.await,
+                Err(error) => Err(error),
+            });
+        }
+        answered
+    }
+
+    fn submit(&self, command: Command) -> Result<Answer, CallError> {
         let shared = self.shared();
         if let Health::Down(error) = &*shared.health.borrow()
             && !error.is_temporary()
@@ -185,10 +226,10 @@ impl Client {
             return Err(CallError::Unusable(error.clone()));
         }
         let (asker, answer) = answer::place();
-        if shared.queue.try_push(Submission { command, asker: Some(asker) }).is_err() {
-            return Err(CallError::Closed);
+        match shared.queue.try_push(Submission { command, asker: Some(asker) }) {
+            Ok(()) => Ok(answer),
+            Err(_) => Err(CallError::Closed),
         }
-        answer.await
     }
 
     /// Runs a script by its digest, and sends its text where Redis does not know it.
@@ -260,8 +301,9 @@ impl Client {
         matches!(&*self.shared().health.borrow(), Health::Up)
     }
 
-    /// Why there is no connection.
-    pub(crate) fn fault(&self) -> Option<ConnectError> {
+    /// Why there is no connection, as the last attempt to make one knows.
+    #[must_use]
+    pub fn fault(&self) -> Option<ConnectError> {
         match &*self.shared().health.borrow() {
             Health::Down(error) => Some(error.clone()),
             Health::Opening | Health::Up => None,
