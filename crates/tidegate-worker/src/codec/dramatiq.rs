@@ -151,6 +151,14 @@ impl Message {
         envelope
     }
 
+    /// The same message, which is not run after this instant: dramatiq counts its age from when it was published.
+    #[must_use]
+    pub fn expiring(mut self, at: Timestamp) -> Message {
+        let age = at.as_millisecond().saturating_sub(self.message_timestamp).max(0);
+        self.options.insert("max_age".into(), json!(age));
+        self
+    }
+
     /// The same message for its next try, the one after `retries` earlier ones, as dramatiq's workers put it: counted, with why,
     /// and to be delayed.
     pub fn retried(&self, retries: u32, error: Option<&TaskError>, at: Timestamp) -> Message {
@@ -248,6 +256,15 @@ mod tests {
         for body in [SENT, DELAYED_10_S] {
             assert_eq!(String::from_utf8(read(&captured(body)).unwrap().envelope().body).unwrap(), body);
         }
+    }
+
+    #[test]
+    fn an_age_is_a_time_until_which_it_may_run() {
+        let now = Timestamp::from_millisecond(1_794_770_714_582).unwrap();
+        let until = moment::after(now, Duration::from_secs(30));
+        let message = read(&encode(&Task::new("a"), "dq", None, now)).unwrap().expiring(until);
+        assert_eq!(message.options["max_age"], json!(30_000));
+        assert_eq!(glance(&message.envelope().body).unwrap().expires, Some(until));
     }
 
     #[test]

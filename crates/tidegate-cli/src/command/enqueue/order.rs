@@ -148,7 +148,13 @@ impl Order {
                 celery::encode(&task, &self.queue, &extras)
             }
             // It waits in the broker, not in the delay queue that dramatiq's workers read into their memory.
-            Codec::Dramatiq => dramatiq::encode(&task, &self.queue, None, now),
+            Codec::Dramatiq => {
+                let envelope = dramatiq::encode(&task, &self.queue, None, now);
+                match (expires, dramatiq::read(&envelope)) {
+                    (Some(at), Ok(message)) => message.expiring(at).envelope(),
+                    _ => envelope,
+                }
+            }
         };
         (envelope.priority, envelope.eta, envelope.expires) = (self.priority, eta, expires);
         envelope.unique = self.unique.map(|key| Unique { key, hold: self.unique_for, past_settle: false });
