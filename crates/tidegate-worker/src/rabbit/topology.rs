@@ -24,7 +24,7 @@ pub enum QueueKind {
     Classic,
     /// On several nodes, surviving the loss of one. No priorities; a returned task goes to the end of its queue.
     Quorum,
-    /// As Celery declares its own: durable, without arguments. No priorities.
+    /// As Celery declares its own: durable, without arguments. One that exists is used as it is, with priorities if it has them.
     Plain,
     /// As dramatiq declares its own: dead letters lie in `NAME.XQ` for a week. No priorities.
     Dramatiq,
@@ -219,10 +219,21 @@ impl Topology {
         // The queue itself first: where it is of another kind, nothing is left lying beside it.
         if let Err(error) = connection.declare(&kind.queue(queue)).await {
             connection.try_recv_all();
-            return Err(match another_kind(connection, kind, queue, &error).await {
-                Some(message) => BrokerError::Refused { message },
-                None => of_request(&error),
-            });
+            if let Some(message) = another_kind(connection, kind, queue, &error).await {
+                return Err(BrokerError::Refused { message });
+            }
+            let difference = match &error {
+                Error::Refused { refusal, .. } if kind == QueueKind::Plain => refusal.difference(),
+                _ => None,
+            };
+            // Whoever configures Celery gives its queues arguments: priorities, a type. They are there, and not ours to say.
+            let Some(difference) = difference else { return Err(of_request(&error)) };
+            tracing::info!(
+                queue,
+                argument = difference.argument,
+                is = difference.current,
+                "the queue is used as it is"
+            );
         }
         for beside in kind.delayed(queue).into_iter().chain([kind.dead(queue)]) {
             connection.declare(&beside).await.map_err(|error| of_request(&error))?;
