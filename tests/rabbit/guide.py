@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a page of the guide as it stands: guide.py PAGE BROKER-ADDRESS, in a directory of its own.
+"""Runs a page of the guide as it stands: guide.py PAGE BROKER-ADDRESS REDIS-ADDRESS, in a directory of its own.
 
 A comment before a block says what it is: `file NAME` is written, `start` is a command that goes on until the page ends, `run` must
 succeed, `until` is run until it does. The text block behind a command is what its output must contain, line by line in order.
@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 
-page, address = sys.argv[1:3]
-text = open(page, encoding="utf-8").read().replace("amqp://localhost", address)
+page, broker, redis = sys.argv[1:4]
+text = open(page, encoding="utf-8").read().replace("amqp://localhost", broker).replace("redis://localhost", redis)
 BLOCK = re.compile(r"<!-- guide: (.+?) -->\n```\w+\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.S)
 PATIENCE_S = 60
 

@@ -14,9 +14,13 @@ eval "$(grep TIDEGATE_RABBIT "$scratch/rabbit/env")"
 "$node" ctl "$scratch/rabbit" add_user client not-used >/dev/null
 "$node" ctl "$scratch/rabbit" set_permissions client '.*' '.*' '.*' >/dev/null
 
+command -v redis-server >/dev/null || {
+    echo "'redis-server' is missing; install the package 'redis-server'" >&2
+    exit 2
+}
 # Producers and workers of others.
 python3 -m venv "$scratch/python"
-"$scratch/python/bin/pip" install --quiet 'celery==5.7.0' 'dramatiq[rabbitmq]==2.2.1' 'flower==2.2.0'
+"$scratch/python/bin/pip" install --quiet 'celery[redis]==5.7.0' 'dramatiq[rabbitmq]==2.2.1' 'flower==2.2.0'
 export TIDEGATE_PYTHON="$scratch/python/bin/python"
 
 # One selection for all: what it needs is built once.
@@ -43,6 +47,12 @@ cargo test "${selection[@]}" --test shared -- "$across"
 cargo build "${selection[@]}" --bin tidegate
 PATH="$PWD/${CARGO_TARGET_DIR:-target}/debug:$scratch/python/bin:$PATH"
 export PATH PYTHONPATH="$PWD/clients/python"
+# A port, because Celery's address of a socket is written otherwise than ours.
+port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+redis-server --bind 127.0.0.1 --port "$port" --save '' --dir "$scratch" >"$scratch/guide-redis.log" &
+redis=$!
+trap 'kill "$redis"; "$node" stop "$scratch/rabbit" || true' EXIT
+timeout 60 bash -c 'until redis-cli -p "$1" ping >/dev/null 2>&1; do sleep 0.1; done' - "$port"
 for page in from-celery from-dramatiq; do
-    tests/rabbit/guide.py "$PWD/docs/$page.md" "amqp://$TIDEGATE_RABBIT_PLAIN"
+    tests/rabbit/guide.py "$PWD/docs/$page.md" "amqp://$TIDEGATE_RABBIT_PLAIN" "redis://127.0.0.1:$port"
 done

@@ -1,6 +1,7 @@
 //! The commands about queues on a real RabbitMQ, as a user meets them; tests/rabbit/run.sh starts it and runs this.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -170,4 +171,76 @@ fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
 fn what_is_for_files_only_says_so() {
     let told = Place::new().refused(&["queue", "check"]);
     assert!(told.contains("is no file"), "{told}");
+}
+
+/// A worker of somebody else's, from PyPI, that says what it has run once it was so many.
+fn stranger(script: &str, queue: &str, count: usize) -> Vec<Value> {
+    let python = std::env::var("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is not set; tests/rabbit/run.sh does");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-worker/tests/rabbit/peers").join(script);
+    let broker = format!("amqp://guest:guest@{}//", host());
+    let mut command = Command::new(python);
+    let output = command.arg(path).args([&broker, queue, &count.to_string()]).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut seen: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    seen.sort_by_key(ToString::to_string);
+    seen
+}
+
+/// Enqueues one that takes everything, one that is delayed, one that has expired by then, and one from a line; their ids.
+fn enqueue_all(place: &Place, codec: &str, queue: &str) {
+    let enqueue = |more: &[&str]| {
+        place.ok(&[&["enqueue", "join", "--queue", queue, "--codec", codec], more].concat());
+    };
+    let kwargs = r#"{"to": "a@example.org"}"#;
+    enqueue(&["--id", "1-plain", "--args", "[1, [2]]", "--kwargs", kwargs, "--hard-limit", "30s", "--expires", "10m"]);
+    enqueue(&["--id", "2-late", "--args", r#"["late"]"#, "--countdown", "1500ms"]);
+    enqueue(&["--id", "3-expired", "--expires", "1ms"]);
+    let mut lines =
+        place.command(&["enqueue", "-", "--queue", queue, "--codec", codec]).stdin(Stdio::piped()).spawn().unwrap();
+    lines.stdin.take().unwrap().write_all(br#"{"id": "4-line", "task": "join", "args": ["line"]}"#).unwrap();
+    assert!(lines.wait().unwrap().success());
+}
+
+#[test]
+fn what_is_enqueued_for_celery_is_run_by_a_worker_of_celerys() {
+    let (place, queue) = (Place::new(), name("for-celery"));
+    enqueue_all(&place, "celery", &queue);
+    let seen = stranger("celery_note.py", &queue, 3);
+    assert_eq!(
+        seen,
+        [
+            json!(["1-plain", [1, [2]], {"to": "a@example.org"}, [30.0, null]]),
+            json!(["2-late", ["late"], {}, [null, null]]),
+            json!(["4-line", ["line"], {}, [null, null]]),
+        ]
+    );
+}
+
+#[test]
+fn what_is_enqueued_for_dramatiq_is_run_by_a_worker_of_dramatiqs() {
+    let (place, queue) = (Place::new(), name("for-dramatiq"));
+    enqueue_all(&place, "dramatiq", &queue);
+    let seen = stranger("dramatiq_worker.py", &queue, 3);
+    assert_eq!(
+        seen,
+        [
+            json!(["1-plain", [1, [2]], {"to": "a@example.org"}, 0]),
+            json!(["2-late", ["late"], {}, 0]),
+            json!(["4-line", ["line"], {}, 0]),
+        ]
+    );
+}
+
+#[test]
+fn a_result_backend_that_is_not_there_is_said_with_the_way_out() {
+    let place = Place::new();
+    let worker = ["worker", "--codec", "celery", "--handler", "a=exec:cat", "--result-backend"];
+    let told = place.refused(&[&worker[..], &["redis://:hush@127.0.0.1:1/0"]].concat());
+    assert!(told.contains("--result-backend") && told.contains("127.0.0.1:1"), "{told}");
+    assert!(told.contains("is Redis running") && !told.contains("hush"), "{told}");
+    // From a file as from the command line.
+    std::fs::write(place.dir.path().join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n")
+        .unwrap();
+    let told = place.refused(&worker[..5]);
+    assert!(told.contains("127.0.0.1:1"), "{told}");
 }

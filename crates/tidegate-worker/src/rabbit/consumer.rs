@@ -11,7 +11,7 @@ use tidegate_loop::{Task, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
-use super::follow::{self, Following};
+use super::follow;
 use super::message::Stored;
 use super::revokes::{Follower, Revokes};
 use super::supervisor;
@@ -235,7 +235,7 @@ impl Shared {
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
         let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut following, now) = (Following::default(), self.core.now());
+        let (mut following, now) = (self.core.following(), self.core.now());
         {
             let running = self.running.borrow();
             for settlement in batch {

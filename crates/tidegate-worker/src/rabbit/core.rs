@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use tidegate_amqp::{Consume, Delivery, Error, Message, Queue, Uri};
 use tidegate_loop::timeout;
 
 use super::Options;
+use super::celery::RedisResults;
 use super::delay;
 use super::follow::Unseen;
 use super::link::{Link, SendError, of_request};
@@ -33,6 +35,8 @@ pub(super) struct Core {
     pub(super) control: Link,
     pub(super) topology: Topology,
     pub(super) unseen: RefCell<Option<Unseen>>,
+    /// Where Celery's results go, if not where `rpc://` looks.
+    pub(super) backend: RefCell<Option<Rc<RedisResults>>>,
     pub(super) listing: RefCell<Listing>,
 }
 
@@ -67,6 +71,7 @@ impl Core {
             clock: LoopClock::new(),
             topology: Topology::default(),
             unseen: RefCell::default(),
+            backend: RefCell::default(),
             listing: RefCell::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! What follows from how a foreign task ended, before it may be acknowledged: Celery's answers, callbacks, chains; dramatiq's
 //! pipelines. And how a foreign message is written for its next try, so that its own workers understand it as well.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::core::{Core, Place};
 use super::message::Stored;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, TaskError, TaskResult, TaskState};
-use crate::codec::celery::{self, Reply, Status};
+use crate::codec::celery::{self, Answer, Begun, Chords, Part, Reply, Status};
 use crate::codec::dramatiq;
 use crate::task::Envelope;
 
@@ -24,10 +25,13 @@ const KEPT_MIN: Duration = Duration::from_secs(1);
 pub(super) type Unseen = Rc<dyn Fn(&Envelope, TaskState)>;
 
 /// What is to be written for a batch of ended tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Following {
+    chords: Chords,
+    begun: Vec<Begun>,
     tasks: Vec<(Stored, Place)>,
-    answers: Vec<Message>,
+    answers: Vec<Answer>,
+    parts: Vec<(Rc<celery::Message>, Part)>,
 }
 
 impl Following {
@@ -58,10 +62,17 @@ impl Following {
         };
         // One that cannot be read has nobody who waits, as far as anybody can know; it is among the dead letters.
         let Ok(message) = celery::read(&stored.envelope, stored.retries) else { return true };
-        let following = message.following(status, now);
+        let following = message.following(status, now, self.chords);
+        let kept = !message.ignore_result;
+        self.take(&Rc::new(message), following, now);
+        kept
+    }
+
+    fn take(&mut self, message: &Rc<celery::Message>, following: celery::Following, now: Timestamp) {
+        self.parts.extend(following.parts.into_iter().map(|part| (Rc::clone(message), part)));
+        self.begun.extend(following.chords);
         self.tasks.extend(following.tasks.into_iter().map(|envelope| fresh(envelope, now)));
-        self.answers.extend(following.answers.into_iter().map(|(reply, body)| answer(&reply, body)));
-        !message.ignore_result
+        self.answers.extend(following.answers);
     }
 
     fn add_pipeline(&mut self, envelope: &Envelope, value: &Value, now: Timestamp) {
@@ -81,7 +92,7 @@ fn fresh(envelope: Envelope, now: Timestamp) -> (Stored, Place) {
 }
 
 /// As Celery's `rpc://` sends it: to a queue that may be gone, and not worth a disk.
-pub(super) fn answer(reply: &Reply, body: Vec<u8>) -> Message {
+fn answer(reply: &Reply, body: Vec<u8>) -> Message {
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
         .with_content_encoding("utf-8".into())
@@ -109,7 +120,7 @@ pub(super) fn retried(kind: QueueKind, stored: &mut Stored, at: Timestamp, error
 impl Core {
     /// Tells of a task that does not run any more, and what follows from that.
     pub(super) async fn conclude(&self, stored: &Stored, state: TaskState) -> Result<(), BrokerError> {
-        let (mut following, result) = (Following::default(), self.end(&stored.envelope.id, state));
+        let (mut following, result) = (self.following(), self.end(&stored.envelope.id, state));
         let kept = following.add(self.kind(&stored.envelope.queue), stored, &result, self.now());
         self.write_following(following).await?;
         if kept {
@@ -122,10 +133,47 @@ impl Core {
         Ok(())
     }
 
-    /// Writes all of it, and returns once the broker keeps it. What can never be written is told and left out: somebody's odd
-    /// signature must not keep a task from being settled.
-    pub(super) async fn write_following(&self, following: Following) -> Result<(), BrokerError> {
-        let Following { tasks, answers } = following;
+    /// For what follows from a batch.
+    pub(super) fn following(&self) -> Following {
+        let chords = if self.backend.borrow().is_some() { Chords::Counted } else { Chords::Refused };
+        Following { chords, begun: Vec::new(), tasks: Vec::new(), answers: Vec::new(), parts: Vec::new() }
+    }
+
+    /// Writes all of it, and returns once it is kept. What can never be written is told and left out: somebody's odd signature
+    /// must not keep a task from being settled.
+    pub(super) async fn write_following(&self, mut following: Following) -> Result<(), BrokerError> {
+        let mut parts: VecDeque<(Rc<celery::Message>, Part)> = std::mem::take(&mut following.parts).into();
+        self.write_first(following).await?;
+        let backend = self.backend.borrow().clone();
+        let Some(backend) = backend else { return Ok(()) };
+        while let Some((message, part)) = parts.pop_front() {
+            let whole = match backend.part(&part).await {
+                Ok(Some(whole)) => whole,
+                Ok(None) => continue,
+                Err(BrokerError::Refused { message }) => {
+                    tracing::error!(task.id = part.returned.id, group = part.group, message, "a chord will not end");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (mut following, now) = (self.following(), self.now());
+            following.take(&message, message.after_chord(&part, &whole.parts, whole.shape.as_ref(), now), now);
+            // The end of a chord may be a part of the one around it.
+            parts.extend(std::mem::take(&mut following.parts));
+            self.write_first(following).await?;
+            backend.end_chord(&part).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_first(&self, following: Following) -> Result<(), BrokerError> {
+        let Following { begun, tasks, answers, .. } = following;
+        let backend = self.backend.borrow().clone();
+        if let Some(backend) = &backend {
+            for chord in &begun {
+                backend.begin_chord(chord).await?;
+            }
+        }
         for (stored, _) in &tasks {
             self.reach(&stored.envelope.queue).await?;
         }
@@ -137,10 +185,29 @@ impl Core {
                 }
             }
         }
-        if !answers.is_empty() && refused(self.post_all(&answers).await)? {
-            for answer in answers {
-                let queue = answer.routing_key.clone();
-                if refused(self.post(answer).await)? {
+        match backend {
+            Some(backend) => backend.store(&answers).await,
+            None => self.reply(answers).await,
+        }
+    }
+
+    /// Tells of a task that begins, if it can be told now.
+    pub(super) async fn tell(&self, answer: Answer) -> Result<(), BrokerError> {
+        let backend = self.backend.borrow().clone();
+        match backend {
+            Some(backend) => backend.tell(&answer).await,
+            None => self.reply(vec![answer]).await,
+        }
+    }
+
+    /// Answers where `rpc://` looks for them.
+    async fn reply(&self, answers: Vec<Answer>) -> Result<(), BrokerError> {
+        let message = |answered: Answer| answered.reply.map(|reply| answer(&reply, answered.body));
+        let messages: Vec<Message> = answers.into_iter().filter_map(message).collect();
+        if !messages.is_empty() && refused(self.post_all(&messages).await)? {
+            for message in messages {
+                let queue = message.routing_key.clone();
+                if refused(self.post(message).await)? {
                     tracing::error!(queue, "an answer cannot be sent");
                 }
             }

@@ -63,7 +63,7 @@ use crate::broker::{
 use crate::envelope_check;
 use crate::task::{Envelope, TaskId};
 
-pub use celery::{Presence, PresenceOptions};
+pub use celery::{Presence, PresenceOptions, RedisResults};
 use consumer::{RabbitConsumer, Shared};
 use core::{Core, LOG_PATIENCE, Place};
 use message::Stored;
@@ -157,6 +157,12 @@ impl RabbitBroker {
     /// Dropped, it may be sent all the same.
     pub async fn post(&self, message: tidegate_amqp::Message) -> Result<(), BrokerError> {
         self.core.post(message.mandatory(false)).await
+    }
+
+    /// Has the results of Celery's tasks go to Redis, where producers whose `result_backend` it is look for them, and where chords
+    /// are counted; unless set, they go where `rpc://` looks. Before anything is received.
+    pub fn keep_celery_results(&self, results: RedisResults) {
+        *self.core.backend.borrow_mut() = Some(Rc::new(results));
     }
 
     fn live(&self) -> Vec<Rc<RabbitConsumer>> {

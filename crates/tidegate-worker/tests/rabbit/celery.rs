@@ -10,8 +10,8 @@ use tidegate_sync::Event;
 use tidegate_worker::codec::celery;
 use tidegate_worker::rabbit::{Presence, PresenceOptions, QueueKind, RabbitBroker};
 use tidegate_worker::{
-    Backoff, Coroutines, HandlerError, Handlers, Master, MasterError, MasterHandle, Policies, Policy, Report, Settings,
-    Stop, TaskContext, TaskError,
+    Backoff, Coroutines, Decode, HandlerError, Handlers, Master, MasterError, MasterHandle, Policies, Policy, Report,
+    Settings, Stop, TaskContext, TaskError,
 };
 
 use crate::support::{name, on_loop, open_kind, python};
@@ -33,6 +33,8 @@ fn handlers() -> Handlers {
     let noted = Rc::clone(&notes);
     Handlers::new()
         .task("add", |a: i64, b: i64| async move { Ok::<_, HandlerError>(a + b) })
+        .task("total", |all: Vec<i64>| async move { Ok::<_, HandlerError>(all.iter().sum::<i64>()) })
+        .task("same", |one: Value| async move { Ok::<_, HandlerError>(one) })
         .task("echo", |one: Value, rest: Value| async move { Ok::<_, HandlerError>(json!([one, rest])) })
         .task("fail", |message: String| async move { Err::<Value, _>(value_error(&message)) })
         .task("flaky", |context: TaskContext| async move {
@@ -63,21 +65,44 @@ fn handlers() -> Handlers {
 }
 
 /// A worker as it stands beside Celery's.
-struct Worker {
-    handle: MasterHandle,
-    presence: Presence,
+pub(crate) struct Worker {
+    pub(crate) handle: MasterHandle,
+    pub(crate) presence: Presence,
     running: JoinHandle<Result<Report, MasterError>>,
 }
 
 impl Worker {
-    fn start(broker: &Rc<RabbitBroker>, queue: &str, slots: usize, options: PresenceOptions) -> Worker {
+    /// One that refuses parts of chords.
+    pub(crate) fn start(broker: &Rc<RabbitBroker>, queue: &str, slots: usize, options: PresenceOptions) -> Worker {
+        Worker::start_with(broker, queue, slots, options, Rc::new(celery::decode), 10)
+    }
+
+    /// One whose broker counts them.
+    pub(crate) fn counting(broker: &Rc<RabbitBroker>, queue: &str, slots: usize, options: PresenceOptions) -> Worker {
+        let decode: Decode = Rc::new(|envelope, retries| celery::read(envelope, retries).map(|message| message.task));
+        Worker::start_with(broker, queue, slots, options, decode, 10)
+    }
+
+    /// One that has nothing in hand but what it runs: the broker decides what comes next.
+    fn start_one_by_one(broker: &Rc<RabbitBroker>, queue: &str) -> Worker {
+        Worker::start_with(broker, queue, 1, PresenceOptions::new(&name("worker")), Rc::new(celery::decode), 1)
+    }
+
+    fn start_with(
+        broker: &Rc<RabbitBroker>,
+        queue: &str,
+        slots: usize,
+        options: PresenceOptions,
+        decode: Decode,
+        prefetch: usize,
+    ) -> Worker {
         let mut settings = Settings::new([queue]);
-        settings.decode = Rc::new(celery::decode);
+        settings.decode = decode;
         let quick = Backoff { min: Duration::from_millis(100), max: Duration::from_millis(200) };
         let once = Policy { retries_max: 0, backoff: quick, ..Policy::default() };
         let patient = Policy { retries_max: 3, ..once.clone() };
         settings.policies = Policies::new(once).task("flaky", patient);
-        settings.prefetch = Some(10);
+        settings.prefetch = Some(prefetch);
         let presence = Presence::new(broker, options);
         presence.attach(&mut settings);
         let mode = Rc::new(Coroutines::new(handlers()).with_slots(slots));
@@ -87,7 +112,7 @@ impl Worker {
         Worker { handle, presence, running: spawn(master.run()) }
     }
 
-    async fn ended(self) -> Report {
+    pub(crate) async fn ended(self) -> Report {
         let report = self.running.await.unwrap().unwrap();
         self.presence.stop().await;
         report
@@ -206,7 +231,7 @@ fn flower_lists_the_worker_and_its_tasks() {
         let queue = name("flower");
         let worker = Worker::start(&broker, &queue, 10, PresenceOptions::new(&name("tidegate")));
         let node = worker.presence.hostname().to_owned();
-        let told = python("flower.py", &[&queue, &node]).await;
+        let told = python("celery_flower.py", &[&queue, &node]).await;
         worker.handle.stop(Stop::Warm);
         worker.ended().await;
 
@@ -219,5 +244,55 @@ fn flower_lists_the_worker_and_its_tasks() {
         assert_eq!((&done["name"], &done["args"], &done["result"]), (&json!("add"), &json!("(3, 4)"), &json!("7")));
         assert_eq!((&done["worker"], &done["state"]), (&json!(node), &json!("SUCCESS")));
         assert_eq!(told["failed"]["exception"], json!("ValueError('no luck')"));
+    });
+}
+
+#[test]
+fn a_revoke_is_heard_by_every_worker_and_ends_only_its_task() {
+    on_loop(async {
+        let queue = name("revoke");
+        let mut workers = Vec::new();
+        for what in ["one", "two", "three"] {
+            // Each as on a machine of its own.
+            let broker = Rc::new(open_kind(QueueKind::Plain).await);
+            workers.push(Worker::start(&broker, &queue, 1, PresenceOptions::new(&name(what))));
+        }
+        let nodes: Vec<String> = workers.iter().map(|worker| worker.presence.hostname().to_owned()).collect();
+        let told = python("celery_revoke.py", &[&queue, &nodes.join(" ")]).await;
+        assert_eq!(told["heard"], json!(3), "each of them says that it has heard it");
+        assert_eq!(told["terminated"], json!("revoked"));
+        assert_eq!(told["spared"], json!(2), "the others' tasks run on");
+        assert_eq!(told["waiting"], json!("revoked"));
+        assert_eq!(told["later"], json!("revoked"), "one that was revoked before it was sent");
+        assert_eq!(told["remembered"], json!(3));
+        for worker in &workers {
+            worker.handle.stop(Stop::Cold);
+        }
+        for worker in workers {
+            worker.ended().await;
+        }
+        // One that starts later knows it too.
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let worker = Worker::start(&broker, &queue, 1, PresenceOptions::new(&name("late")));
+        let told = python("celery_revoke.py", &[&queue, "", told["again"].as_str().unwrap()]).await;
+        assert_eq!(told["again"], json!("revoked"));
+        worker.handle.stop(Stop::Cold);
+        worker.ended().await;
+    });
+}
+
+#[test]
+fn priorities_are_honoured_where_celery_has_given_its_queue_some() {
+    on_loop(async {
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let queue = name("priorities");
+        python("celery_priorities.py", &[&queue, "send"]).await;
+        let worker = Worker::start_one_by_one(&broker, &queue);
+        let told = python("celery_priorities.py", &[&queue, "look"]).await;
+        // The last ones of all are those without one, in their order.
+        let expected: Vec<Value> = [9, 7, 5, 5, 3, 1, 0, 0].iter().map(|priority| json!(priority)).collect();
+        assert_eq!(told["order"], Value::Array(expected), "{told}");
+        worker.handle.stop(Stop::Warm);
+        worker.ended().await;
     });
 }

@@ -1,6 +1,8 @@
 //! The broker in RabbitMQ against a real one; tests/rabbit/run.sh starts it and runs this.
 
 mod celery;
+mod celery_outages;
+mod celery_redis;
 mod cluster;
 mod conformance;
 mod dramatiq;
@@ -8,6 +10,7 @@ mod modes;
 mod outages;
 mod producers;
 mod proxy;
+mod redis;
 mod settling;
 mod support;
 mod tasks;

@@ -7,28 +7,7 @@ use tidegate_worker::codec::celery;
 use tidegate_worker::rabbit::QueueKind;
 use tidegate_worker::{Broker, Task};
 
-use crate::support::{name, on_loop, open_kind, python_text};
-
-/// One task, then the worker ends.
-const CELERY_WORKER: &str = r#"
-import json, os, signal, sys, threading
-from celery import Celery
-app = Celery(broker=sys.argv[1])
-app.conf.task_default_queue = sys.argv[2]
-seen = []
-@app.task(name="join", bind=True)
-def join(self, *args, **kwargs):
-    seen.append([self.request.id, list(args), kwargs, list(self.request.timelimit)])
-    if len(seen) == 2:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-out = os.dup(1)
-os.dup2(2, 1)
-try:
-    app.worker_main(["worker", "-P", "solo", "-l", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"])
-except SystemExit:
-    pass
-os.write(out, json.dumps(seen).encode())
-"#;
+use crate::support::{name, on_loop, open_kind, python};
 
 #[test]
 fn celerys_workers_run_our_tasks() {
@@ -43,7 +22,7 @@ fn celerys_workers_run_our_tasks() {
         let eta = Some(broker.now() + Duration::from_secs(1));
         let late = celery::encode(&late, &queue, &celery::Extras { eta, ..celery::Extras::default() });
         broker.publish(vec![plain, late]).await.unwrap();
-        let seen = python_text(CELERY_WORKER, &[&queue]).await;
+        let seen = python("celery_note.py", &[&queue, "2"]).await;
         let expected = json!([
             [task.id.as_str(), [1], {"to": "a@example.org"}, [30.0, null]],
             ["later", ["late"], {}, [null, null]],

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -134,10 +134,40 @@ pub(crate) async fn python_text(script: &str, arguments: &[&str]) -> Value {
     run_python(vec!["-c".to_owned(), script.to_owned()], arguments).await
 }
 
-async fn run_python(mut line: Vec<String>, arguments: &[&str]) -> Value {
+fn peer(mut line: Vec<String>, arguments: &[&str]) -> Command {
     line.push(format!("amqp://guest:guest@{}//", host()));
     line.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-    let run = move || Command::new(variable("TIDEGATE_PYTHON")).args(line).stdin(Stdio::null()).output().unwrap();
+    let mut command = Command::new(variable("TIDEGATE_PYTHON"));
+    command.args(line).stdin(Stdio::null());
+    command
+}
+
+/// One of the scripts in peers/ that runs until it is dropped.
+pub(crate) struct Peer(Child);
+
+impl Peer {
+    pub(crate) fn start(script: &str, arguments: &[&str]) -> Peer {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rabbit/peers").join(script);
+        Peer(
+            peer(vec![path.to_str().unwrap().to_owned()], arguments)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn run_python(line: Vec<String>, arguments: &[&str]) -> Value {
+    let mut command = peer(line, arguments);
+    let run = move || command.output().unwrap();
     let output = to_thread(run).await.unwrap();
     checked(&output);
     serde_json::from_slice(&output.stdout)

@@ -59,7 +59,14 @@ pub(crate) fn banner(
         line("pages", &format!("http://{address}/metrics, http://{address}/healthz"));
     }
     if let Some(node) = node {
-        line("celery", &format!("node {node}"));
+        let results = config.result_backend.as_ref().map_or_else(
+            || "rpc://".to_owned(),
+            |(redis, expires)| match expires.is_zero() {
+                true => format!("{redis}, kept for ever"),
+                false => format!("{redis}, kept {expires:?}"),
+            },
+        );
+        line("celery", &format!("node {node}; results at {results}"));
     }
     line("stop", &format!("SIGTERM or Ctrl-C: running tasks have {:?}; Ctrl-C again: at once", settings.warm_timeout));
     text

@@ -9,20 +9,20 @@ use anyhow::{Context as _, anyhow, bail};
 use tidegate_crew::PageHandler;
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
+use tidegate_redis::Address;
 use tidegate_worker::codec::{celery, dramatiq, native};
-use tidegate_worker::rabbit::PresenceOptions;
+use tidegate_worker::rabbit::{PresenceOptions, RedisResults};
 use tidegate_worker::{
-    Backoff, Coroutines, Decode, Limits, MAX_FRAME, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings,
-    Threads,
+    Coroutines, Decode, Limits, MAX_FRAME, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
 };
 
 use super::handler::{self, Call, HandlerSpec};
 use super::pages::{Pages, PagesSpec};
+use super::rules::{TaskPolicy, check_limits};
 use super::{Args, Codec, ModeName, logging};
 use crate::broker::{BrokerArgs, Kind};
 use crate::command::explain::QUEUE;
 use crate::command::limits::SharedArgs;
-use crate::span::span;
 
 /// For how long a page's answer is kept for who asked, at least.
 const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// How Celery's tools see it, where they do.
     pub(crate) presence: Option<PresenceOptions>,
+    /// Where Celery's results go, if not where `rpc://` looks, and for how long they stay there.
+    pub(crate) result_backend: Option<(Address, Duration)>,
     pub(crate) shared: SharedArgs,
     pub(crate) pages: Option<PagesSpec>,
     pub(crate) policy: Policy,
@@ -97,6 +99,7 @@ impl TryFrom<Args> for Config {
         if args.crashes == 0 {
             bail!("--crashes must be 1 at least: a task is given up with its first crash then");
         }
+        let result_backend = result_backend(&args)?;
         let mode = mode(&args)?;
         let pages = pages(&args)?;
         let names = match (&args.queue[..], &pages, args.handler.len()) {
@@ -106,7 +109,7 @@ impl TryFrom<Args> for Config {
         };
         let mut settings = Settings::new(names);
         settings.queues.dedup();
-        settings.decode = decode(args.codec);
+        settings.decode = decode(args.codec, result_backend.is_some());
         settings.prefetch = args.prefetch.map(|prefetch| prefetch as usize);
         settings.warm_timeout = args.warm_timeout;
         settings.watermarks = watermarks(&args, &mode)?;
@@ -122,7 +125,7 @@ impl TryFrom<Args> for Config {
         }
         for task in &args.task {
             let own = task.over(&policy)?;
-            policies = policies.task(&task.name, told(foreign, own));
+            policies = policies.task(task.name(), told(foreign, own));
         }
         settings.policies = policies;
         for spec in &args.limit {
@@ -142,6 +145,7 @@ impl TryFrom<Args> for Config {
             broker: queues(args.codec, args.broker).with_bodies(args.bodies),
             settings,
             presence,
+            result_backend,
             shared: args.shared,
             pages,
             policy,
@@ -229,6 +233,23 @@ fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
     Ok(Some(PagesSpec { server: args.server.clone(), quotas, shared: args.shared.clone() }))
 }
 
+fn result_backend(args: &Args) -> anyhow::Result<Option<(Address, Duration)>> {
+    let Some(address) = &args.result_backend else {
+        if args.result_expires.is_some() {
+            bail!("--result-expires is for results in Redis; add --result-backend redis://HOST, or use --result-ttl");
+        }
+        return Ok(None);
+    };
+    if args.codec != Codec::Celery || !args.broker.is_rabbit() {
+        bail!(
+            "--result-backend is where Celery's producers look for results; it goes with --broker amqp://HOST --codec celery"
+        );
+    }
+    // Read here and not by clap, which would show the password of one that is wrong.
+    let address = address.parse::<Address>().map_err(|error| anyhow!("--result-backend: {error}"))?;
+    Ok(Some((address, args.result_expires.unwrap_or(RedisResults::EXPIRES))))
+}
+
 fn watermarks(args: &Args, mode: &ModeSpec) -> anyhow::Result<Option<Watermarks>> {
     let ModeSpec::Coroutine { slots, .. } = mode else {
         if args.low_water.is_some() {
@@ -241,18 +262,6 @@ fn watermarks(args: &Args, mode: &ModeSpec) -> anyhow::Result<Option<Watermarks>
         bail!("the low-water mark ({low}) must be below the high-water mark ({slots})");
     }
     Ok(Some(Watermarks { high: *slots, low }))
-}
-
-fn check_limits(whose: &str, soft: Option<Duration>, hard: Option<Duration>) -> anyhow::Result<()> {
-    if [soft, hard].into_iter().flatten().any(|limit| limit.is_zero()) {
-        bail!("a limit of no time for {whose} would end every task before it begins");
-    }
-    match (soft, hard) {
-        (Some(soft), Some(hard)) if soft >= hard => {
-            bail!("the soft limit of {whose} ({soft:?}) must be below its hard one ({hard:?})")
-        }
-        _ => Ok(()),
-    }
 }
 
 /// In RabbitMQ each codec's producers make queues of their own kind.
@@ -272,8 +281,12 @@ fn told(foreign: bool, mut policy: Policy) -> Policy {
     policy
 }
 
-fn decode(codec: Codec) -> Decode {
+fn decode(codec: Codec, counted: bool) -> Decode {
     match codec {
+        // Somebody counts the parts of chords.
+        Codec::Celery if counted => {
+            Rc::new(|envelope, retries| celery::read(envelope, retries).map(|message| message.task))
+        }
         Codec::Native => Rc::new(native::decode),
         Codec::Celery => Rc::new(celery::decode),
         Codec::Dramatiq => Rc::new(dramatiq::decode),
@@ -290,92 +303,6 @@ fn decode(codec: Codec) -> Decode {
 fn default_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "worker".to_owned());
     format!("{}-{}", host.trim(), std::process::id())
-}
-
-/// `MIN..MAX`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BackoffRange(pub(crate) Backoff);
-
-impl FromStr for BackoffRange {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<BackoffRange> {
-        let (min, max) = text.split_once("..").with_context(|| format!("{text:?} is no range; write 1s..10m"))?;
-        let (min, max) = (span(min)?, span(max)?);
-        if min > max {
-            bail!("{text:?} goes backwards");
-        }
-        Ok(BackoffRange(Backoff { min, max }))
-    }
-}
-
-/// `NAME KEY=VALUE…`: the rules of one task.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TaskPolicy {
-    name: String,
-    text: String,
-    rules: Vec<Rule>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Rule {
-    Retries(u32),
-    Backoff(Backoff),
-    Crashes(u32),
-    SoftLimit(Duration),
-    HardLimit(Duration),
-    ResultTtl(Duration),
-}
-
-impl FromStr for TaskPolicy {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<TaskPolicy> {
-        let mut words = text.split_whitespace();
-        let name = words.next().filter(|word| !word.contains('=')).context("rules begin with the task's name")?;
-        let rules = words.map(rule).collect::<anyhow::Result<Vec<Rule>>>()?;
-        if rules.is_empty() {
-            bail!("{text:?} has no rules; write {name} retries=5 hard-limit=20s");
-        }
-        Ok(TaskPolicy { name: name.to_owned(), text: text.to_owned(), rules })
-    }
-}
-
-fn rule(word: &str) -> anyhow::Result<Rule> {
-    let (key, value) = word.split_once('=').with_context(|| format!("{word:?} is no KEY=VALUE"))?;
-    let number = || value.parse::<u32>().with_context(|| format!("{word:?} has no whole number"));
-    Ok(match key {
-        "retries" => Rule::Retries(number()?),
-        "crashes" => Rule::Crashes(number()?),
-        "backoff" => Rule::Backoff(value.parse::<BackoffRange>()?.0),
-        "soft-limit" => Rule::SoftLimit(span(value)?),
-        "hard-limit" => Rule::HardLimit(span(value)?),
-        "result-ttl" => Rule::ResultTtl(span(value)?),
-        _ => bail!("{key:?} is no rule; there are retries, backoff, crashes, soft-limit, hard-limit, result-ttl"),
-    })
-}
-
-impl TaskPolicy {
-    pub(crate) fn describe(&self) -> &str {
-        &self.text
-    }
-
-    /// These rules over those for all tasks.
-    fn over(&self, all: &Policy) -> anyhow::Result<Policy> {
-        let mut policy = all.clone();
-        for rule in &self.rules {
-            match *rule {
-                Rule::Retries(count) => policy.retries_max = count,
-                Rule::Backoff(backoff) => policy.backoff = backoff,
-                Rule::Crashes(count) => policy.crashes_max = count.max(1),
-                Rule::SoftLimit(limit) => policy.soft_limit = Some(limit),
-                Rule::HardLimit(limit) => policy.hard_limit = Some(limit),
-                Rule::ResultTtl(ttl) => policy.result_ttl = ttl,
-            }
-        }
-        check_limits(&format!("task {}", self.name), policy.soft_limit, policy.hard_limit)?;
-        Ok(policy)
-    }
 }
 
 /// `queue:NAME KEY=N…` or `task:NAME KEY=N…`.
@@ -527,6 +454,23 @@ mod tests {
     }
 
     #[test]
+    fn a_result_backend_goes_with_celery_and_keeps_its_password_to_itself() {
+        let celery = "--handler|a=exec:cat|--broker|amqp://localhost|--codec|celery";
+        let config = config(&format!("{celery}|--result-backend|redis://:hush@cache/2")).unwrap();
+        let (address, expires) = config.result_backend.unwrap();
+        assert_eq!((address.to_string().as_str(), expires), ("redis://cache:6379/2", RedisResults::EXPIRES));
+        for (words, told) in [
+            (format!("{celery}|--result-backend|redis://:hush@cache:x/2"), "a number from 1 to 65535"),
+            (format!("{celery}|--result-backend|amqp://:hush@cache"), "starts with redis://"),
+            (format!("{celery}|--result-expires|1h"), "add --result-backend"),
+            ("--handler|a=exec:cat|--result-backend|redis://:hush@cache".to_owned(), "--codec celery"),
+        ] {
+            let complaint = complaint(&words);
+            assert!(complaint.contains(told) && !complaint.contains("hush"), "{complaint}");
+        }
+    }
+
+    #[test]
     fn bodies_are_read_as_they_were_written() {
         let task = Task::new("a").arg(1);
         let now = jiff::Timestamp::UNIX_EPOCH;
@@ -534,11 +478,11 @@ mod tests {
         let theirs = dramatiq::encode(&task, "q", None, now);
         let celerys = celery::encode(&task, "q", &celery::Extras::default());
         for envelope in [&ours, &theirs, &celerys] {
-            assert_eq!(decode(Codec::Auto)(envelope, 0).unwrap().name, "a");
+            assert_eq!(decode(Codec::Auto, false)(envelope, 0).unwrap().name, "a");
         }
-        assert!(decode(Codec::Native)(&theirs, 0).is_err());
+        assert!(decode(Codec::Native, false)(&theirs, 0).is_err());
         let nobodys = Envelope::new("q", b"nonsense".to_vec());
-        assert!(decode(Codec::Auto)(&nobodys, 0).unwrap_err().message.contains("no task"));
+        assert!(decode(Codec::Auto, false)(&nobodys, 0).unwrap_err().message.contains("no task"));
     }
 
     #[test]

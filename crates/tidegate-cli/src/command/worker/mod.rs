@@ -5,6 +5,7 @@ mod config;
 mod handler;
 mod logging;
 mod pages;
+mod rules;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -16,16 +17,17 @@ use clap::ValueEnum;
 use tidegate_http::serve;
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
-use tidegate_worker::rabbit::Presence;
+use tidegate_worker::rabbit::{Presence, RedisResults};
 use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
 
-use crate::broker::{BodyArgs, BrokerArgs};
+use crate::broker::{BodyArgs, BrokerArgs, failed};
 use crate::command::Done;
 use crate::command::limits::{LimitArgs, SharedArgs};
 use crate::command::server::AddressArgs;
 use crate::span::span;
-use config::{Config, GateSpec, TaskPolicy};
+use config::{Config, GateSpec};
 use handler::HandlerSpec;
+use rules::{BackoffRange, TaskPolicy};
 
 /// Run tasks from a queue
 ///
@@ -92,7 +94,7 @@ pub(crate) struct Args {
 
     /// The wait before the first retry, and the longest one; it doubles in between
     #[arg(long, value_name = "MIN..MAX", default_value = "1s..10m")]
-    backoff: config::BackoffRange,
+    backoff: BackoffRange,
 
     /// With so many crashes a task is given up
     #[arg(long, value_name = "N", default_value_t = Policy::CRASHES_MAX)]
@@ -129,6 +131,15 @@ pub(crate) struct Args {
     /// Celery: send task events from the start, not only once a monitor asks for them
     #[arg(long)]
     events: bool,
+
+    /// Celery: the producers' result_backend, where it is a Redis: redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix://PATH.
+    /// Results go there, and chords are counted there [default: rpc://, without chords]
+    #[arg(long, value_name = "URL", hide_env_values = true)]
+    result_backend: Option<String>,
+
+    /// Celery: for how long results are kept in --result-backend (Celery's result_expires); 0 keeps them for ever [default: 1d]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    result_expires: Option<Duration>,
 
     /// Celery: tell producers when a task begins
     #[arg(long)]
@@ -219,6 +230,11 @@ const WATCHDOG_SLACK: Duration = Duration::from_secs(5);
 
 async fn work(mut config: Config) -> anyhow::Result<()> {
     let (broker, rabbit) = config.broker.open_known().await?;
+    if let (Some(rabbit), Some((address, expires))) = (&rabbit, &config.result_backend) {
+        let results = RedisResults::open_at(address.clone()).expire_after(*expires);
+        results.ready().await.map_err(failed).context("--result-backend")?;
+        rabbit.keep_celery_results(results);
+    }
     let presence = rabbit.zip(config.presence.take()).map(|(rabbit, options)| Presence::new(&rabbit, options));
     let pages = match &config.pages {
         Some(pages) => Some(pages.open(&config.settings.name).await?),

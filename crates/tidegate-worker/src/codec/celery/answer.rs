@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Message, Reply, signature};
+use super::{Begun, Chords, End, Message, Part, Reply, chord, signature};
 use crate::broker::TaskError;
 use crate::task::Envelope;
 
@@ -32,20 +32,40 @@ pub enum Status<'a> {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Following {
+    /// Chords that begin; to be known before their tasks are published.
+    pub chords: Vec<Begun>,
     /// Tasks to publish.
     pub tasks: Vec<Envelope>,
-    /// Answers, and where they go.
-    pub answers: Vec<(Reply, Vec<u8>)>,
+    /// What those who wait are told.
+    pub answers: Vec<Answer>,
+    /// What chords get from this run: from the task, or in the place of those behind it that will never run.
+    pub parts: Vec<Part>,
+}
+
+/// What is told of a task.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// Of which task.
+    pub id: String,
+    /// Whether it succeeded: what is told of another run of it changes nothing about that.
+    pub success: bool,
+    /// Where `rpc://` looks for it.
+    pub reply: Option<Reply>,
+    /// As Celery's result backends keep it.
+    pub body: Vec<u8>,
 }
 
 impl Message {
-    /// The message for who waits on `rpc://`: where it goes, and its body. `None` if nobody does.
-    pub fn answer(&self, status: Status<'_>, now: Timestamp) -> Option<(Reply, Vec<u8>)> {
+    /// What is told of a run that is now at this; `None` if nobody wants to know.
+    pub fn answer(&self, status: Status<'_>, now: Timestamp) -> Option<Answer> {
         self.answer_with(status, now, Vec::new())
     }
 
-    fn answer_with(&self, status: Status<'_>, now: Timestamp, children: Vec<Value>) -> Option<(Reply, Vec<u8>)> {
-        let reply = self.reply.clone().filter(|_| !self.ignore_result)?;
+    fn answer_with(&self, status: Status<'_>, now: Timestamp, children: Vec<Value>) -> Option<Answer> {
+        if self.ignore_result {
+            return None;
+        }
         let mut body = meta(self.task.id.as_str(), status, now);
         body["children"] = Value::Array(children);
         for (name, value) in [("group_id", &self.group), ("parent_id", &self.parent_id)] {
@@ -53,52 +73,73 @@ impl Message {
                 body[name] = json!(value);
             }
         }
-        Some((reply, body.to_string().into_bytes()))
+        let id = self.task.id.to_string();
+        let success = matches!(status, Status::Success(_));
+        Some(Answer { id, success, reply: self.reply.clone(), body: body.to_string().into_bytes() })
     }
 
     /// Everything that follows a run that ended so: callbacks or errbacks, the next of the chain, the answer. The rest of a chain
     /// is told when it will never run, because who waits for a chain waits for its last.
-    pub fn following(&self, status: Status<'_>, now: Timestamp) -> Following {
+    pub fn following(&self, status: Status<'_>, now: Timestamp, chords: Chords) -> Following {
         match status {
-            Status::Success(value) => match self.after_success(value, now) {
-                Ok((tasks, children)) => {
-                    Following { tasks, answers: self.answer_with(status, now, children).into_iter().collect() }
+            Status::Success(value) => match self.after_success(value, now, chords) {
+                Ok((mut following, children)) => {
+                    following.answers.extend(self.answer_with(status, now, children));
+                    following.parts = self.parts(&End::new("SUCCESS", value.clone()), chords);
+                    following
                 }
                 Err(error) => {
                     let message = format!("it succeeded, but what follows it cannot be sent: {}", error.message);
                     tracing::error!(task.id = %self.task.id, task.name = self.task.name, message);
                     let error = TaskError { kind: "NotImplementedError".to_owned(), message, traceback: None };
-                    self.following(Status::Failure(&error), now)
+                    self.following(Status::Failure(&error), now, chords)
                 }
             },
-            Status::Failure(_) | Status::Revoked(_) => {
-                let mut answers: Vec<_> = self.answer(status, now).into_iter().collect();
-                answers.extend(self.chained().into_iter().map(|(reply, id)| {
-                    let mut body = meta(&id, status, now);
-                    body["parent_id"] = json!(self.task.id.as_str());
-                    (reply, body.to_string().into_bytes())
-                }));
-                let tasks = match status {
-                    Status::Failure(_) => self.after_failure(now),
-                    _ => Vec::new(),
-                };
-                Following { tasks, answers }
+            Status::Failure(error) => {
+                let mut following = self.never(status, &End::new("FAILURE", exception(error)), now, chords);
+                following.tasks = self.after_failure(&self.errbacks, self.task.id.as_str(), now);
+                following
+            }
+            Status::Revoked(reason) => {
+                self.never(status, &End::new("REVOKED", exception(&revoked(reason))), now, chords)
             }
             Status::Started { .. } | Status::Retry(_) => {
-                Following { tasks: Vec::new(), answers: self.answer(status, now).into_iter().collect() }
+                Following { answers: self.answer(status, now).into_iter().collect(), ..Following::default() }
             }
         }
     }
 
-    /// What of the chain somebody may wait for: where, and by which id.
-    fn chained(&self) -> Vec<(Reply, String)> {
-        if self.ignore_result {
-            return Vec::new();
+    /// Told of the task, and of all that would have come behind it.
+    fn never(&self, status: Status<'_>, end: &End, now: Timestamp, chords: Chords) -> Following {
+        let mut answers: Vec<Answer> = self.answer(status, now).into_iter().collect();
+        if !self.ignore_result {
+            answers.extend(self.chain.iter().flat_map(|step| self.told(step, status, now)));
         }
+        let mut parts = self.parts(end, chords);
+        if chords == Chords::Counted {
+            self.chain.iter().for_each(|step| chord::owed(step, end, &mut parts));
+        }
+        Following { answers, parts, ..Following::default() }
+    }
+
+    /// What those who wait for a signature are told in the place of its result.
+    pub(super) fn told(&self, step: &Value, status: Status<'_>, now: Timestamp) -> Vec<Answer> {
         let own = self.reply.as_ref().map(|reply| reply.queue.as_str());
         let mut found = Vec::new();
-        self.chain.iter().for_each(|step| signature::waited_for(step, own, &mut found));
-        found
+        signature::waited_for(step, own, &mut found);
+        let answer = |(id, queue): (String, Option<String>)| {
+            let mut body = meta(&id, status, now);
+            body["parent_id"] = json!(self.task.id.as_str());
+            let reply = queue.map(|queue| Reply { queue, correlation_id: id.clone() });
+            Answer { id, success: false, reply, body: body.to_string().into_bytes() }
+        };
+        found.into_iter().map(answer).collect()
+    }
+
+    /// What its own chord gets from it.
+    fn parts(&self, end: &End, chords: Chords) -> Vec<Part> {
+        let (Chords::Counted, Some(body), Some(group)) = (chords, &self.chord, &self.group) else { return Vec::new() };
+        vec![end.part(self.task.id.as_str(), group, self.group_index, body)]
     }
 }
 
@@ -109,14 +150,7 @@ fn meta(id: &str, status: Status<'_>, now: Timestamp) -> Value {
         Status::Success(value) => ("SUCCESS", value.clone(), None),
         Status::Failure(error) => ("FAILURE", exception(error), error.traceback.as_deref()),
         Status::Retry(error) => ("RETRY", exception(error), error.traceback.as_deref()),
-        Status::Revoked(reason) => {
-            let error = TaskError {
-                kind: "celery.exceptions.TaskRevokedError".to_owned(),
-                message: reason.to_owned(),
-                traceback: None,
-            };
-            ("REVOKED", exception(&error), None)
-        }
+        Status::Revoked(reason) => ("REVOKED", exception(&revoked(reason)), None),
     };
     let done = !matches!(status, Status::Started { .. } | Status::Retry(_));
     json!({
@@ -129,9 +163,14 @@ fn meta(id: &str, status: Status<'_>, now: Timestamp) -> Value {
     })
 }
 
+fn revoked(reason: &str) -> TaskError {
+    let kind = "celery.exceptions.TaskRevokedError".to_owned();
+    TaskError { kind, message: reason.to_owned(), traceback: None }
+}
+
 /// As Celery's JSON backend writes an exception. What only a worker knows of is called by Celery's own names, so that producers
 /// catch what they always caught.
-fn exception(error: &TaskError) -> Value {
+pub(super) fn exception(error: &TaskError) -> Value {
     let (module, kind) = match error.kind.as_str() {
         "TimeLimit" => ("billiard.exceptions", "TimeLimitExceeded"),
         "Crash" => ("billiard.exceptions", "WorkerLostError"),

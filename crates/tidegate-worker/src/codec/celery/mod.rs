@@ -1,10 +1,12 @@
 //! Celery's message protocol 2 with the JSON serializer: what its producers send (`mod.rs`), what follows a task: callbacks,
-//! chains, groups (`signature.rs`), and what who waits is told (`answer.rs`). Pure functions: nothing here knows of a connection.
+//! chains, groups (`signature.rs`), chords (`chord.rs`), and what who waits is told (`answer.rs`). Pure functions: nothing here
+//! knows of a connection.
 //!
 //! What stands beside the body is in the envelope's headers: Celery's own by their names, the AMQP properties as `amqp.…`.
 //! Values that JSON has no form for stay as Celery wraps them, `{"__type__": "datetime", "__value__": "…"}`.
 
 mod answer;
+mod chord;
 mod repr;
 mod signature;
 
@@ -17,7 +19,9 @@ use serde_json::{Value, json};
 use super::native::DecodeError;
 use crate::task::{Envelope, Task, TaskId};
 
-pub use answer::{Following, Status};
+pub use answer::{Answer, Following, Status};
+use chord::End;
+pub use chord::{Begun, Chords, Part, Returned};
 #[cfg(feature = "amqp")]
 pub(crate) use repr::{arguments, keywords, repr};
 
@@ -45,6 +49,8 @@ pub struct Message {
     pub chord: Option<Value>,
     /// The group it is part of.
     pub group: Option<String>,
+    /// Its place in that group.
+    pub group_index: Option<u64>,
     queue: String,
 }
 
@@ -75,7 +81,8 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
     let message = read(envelope, retries)?;
     if message.chord.is_some() {
         return fail(
-            "the task is part of a chord, whose parts only a result backend can count; have Celery's workers run it",
+            "the task is part of a chord, whose parts only a result backend can count: name Celery's with --result-backend \
+             redis://HOST",
         );
     }
     Ok(message.task)
@@ -150,6 +157,7 @@ pub fn read(envelope: &Envelope, retries: u32) -> Result<Message, DecodeError> {
         chain,
         chord: embed.remove("chord").filter(|chord| !chord.is_null()),
         group: string("group"),
+        group_index: headers.get("group_index").and_then(Value::as_u64),
         queue: envelope.queue.clone(),
     })
 }
@@ -201,7 +209,7 @@ pub struct Extras {
     /// The group it is part of.
     pub group: Option<String>,
     /// Its place in that group.
-    pub group_index: Option<usize>,
+    pub group_index: Option<u64>,
     /// Called with the result.
     pub callbacks: Vec<Value>,
     /// Called when it has failed.

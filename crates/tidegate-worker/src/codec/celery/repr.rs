@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 const BYTES_MAX: usize = 1024;
 
 /// As `repr()` writes it, cut where it is long.
-#[cfg(any(feature = "amqp", test))]
 pub(crate) fn repr(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Extras, Message, Reply, encode, parse_time};
+use super::{Chords, Extras, Following, Message, encode, parse_time};
 use crate::codec::native::DecodeError;
 use crate::moment;
 use crate::task::{Envelope, Task, TaskId};
@@ -14,16 +14,16 @@ use crate::task::{Envelope, Task, TaskId};
 /// Deeper than anybody nests. A signature in another takes three levels of JSON, of which its reader allows 128.
 const DEPTH_MAX: usize = 32;
 
-fn fail<T>(message: impl Into<String>) -> Result<T, DecodeError> {
+pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, DecodeError> {
     Err(DecodeError { message: message.into() })
 }
 
-fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
     of.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
 /// One alone may stand without a list.
-fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
     match of.get(name) {
         Some(Value::Array(list)) => list,
         Some(one @ Value::Object(_)) => std::slice::from_ref(one),
@@ -31,11 +31,11 @@ fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
     }
 }
 
-fn options(signature: &Value) -> &Value {
+pub(super) fn options(signature: &Value) -> &Value {
     signature.get("options").unwrap_or(&Value::Null)
 }
 
-fn members(signature: &Value) -> &[Value] {
+pub(super) fn members(signature: &Value) -> &[Value] {
     list(signature.get("kwargs").unwrap_or(&Value::Null), "tasks")
 }
 
@@ -53,36 +53,54 @@ fn time(options: &Value, name: &str, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// Ids somebody may wait for, and where: those of a chain that will not go on.
-pub(super) fn waited_for(step: &Value, otherwise: Option<&str>, found: &mut Vec<(Reply, String)>) {
+pub(super) fn waited_for(step: &Value, otherwise: Option<&str>, found: &mut Vec<(String, Option<String>)>) {
     let options = options(step);
     let queue = text(options, "reply_to").or(otherwise);
-    match (text(step, "subtask_type"), text(options, "task_id"), queue) {
-        (Some("group" | "chain"), _, _) => {
+    match (text(step, "subtask_type"), text(options, "task_id")) {
+        (Some("group" | "chain"), _) => {
             members(step).iter().for_each(|member| waited_for(member, otherwise, found));
         }
-        (Some("chord"), _, _) => {
+        (Some("chord"), _) => {
             if let Some(body) = step.get("kwargs").and_then(|kwargs| kwargs.get("body")) {
                 waited_for(body, otherwise, found);
             }
         }
-        (_, Some(id), Some(queue)) => {
-            found.push((Reply { queue: queue.to_owned(), correlation_id: id.to_owned() }, id.to_owned()));
-        }
+        (_, Some(id)) => found.push((id.to_owned(), queue.map(ToOwned::to_owned))),
         _ => {}
     }
 }
 
 /// What is given to a signature beside what it says itself.
 #[derive(Clone, Copy)]
-struct Given<'a> {
+pub(super) struct Given<'a> {
     /// Goes before its own arguments, unless it is immutable.
-    first: &'a Value,
+    pub(super) first: &'a Value,
     /// What comes after it, the next one last.
-    chain: &'a [Value],
+    pub(super) chain: &'a [Value],
     /// The group it is part of, and where in it.
-    group: Option<(&'a str, usize)>,
-    depth: usize,
-    now: Timestamp,
+    pub(super) group: Option<(&'a str, u64)>,
+    /// The body of the chord it is part of.
+    pub(super) chord: Option<&'a Value>,
+    pub(super) chords: Chords,
+    pub(super) depth: usize,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Given<'a> {
+    pub(super) fn new(first: &'a Value, chords: Chords, now: Timestamp) -> Given<'a> {
+        Given { first, chain: &[], group: None, chord: None, chords, depth: 0, now }
+    }
+
+    /// Writes into a signature's options what it is part of.
+    pub(super) fn mark(&self, options: &mut Map<String, Value>) {
+        if let Some((group, index)) = self.group {
+            options.insert("group_id".to_owned(), json!(group));
+            options.insert("group_index".to_owned(), json!(index));
+        }
+        if let Some(chord) = self.chord {
+            options.insert("chord".to_owned(), chord.clone());
+        }
+    }
 }
 
 impl Message {
@@ -91,33 +109,33 @@ impl Message {
         &self,
         value: &Value,
         now: Timestamp,
-    ) -> Result<(Vec<Envelope>, Vec<Value>), DecodeError> {
-        let (mut tasks, mut children) = (Vec::new(), Vec::new());
-        let given = Given { first: value, chain: &[], group: None, depth: 0, now };
+        chords: Chords,
+    ) -> Result<(Following, Vec<Value>), DecodeError> {
+        let (mut following, mut children) = (Following::default(), Vec::new());
+        let given = Given::new(value, chords, now);
         for callback in &self.callbacks {
-            children.push(self.call(callback, given, &mut tasks)?);
+            children.push(self.call(callback, given, &mut following)?);
         }
         if let Some((next, rest)) = self.chain.split_last() {
-            children.push(self.call(next, Given { chain: rest, ..given }, &mut tasks)?);
+            children.push(self.call(next, Given { chain: rest, ..given }, &mut following)?);
         }
-        Ok((tasks, children))
+        Ok((following, children))
     }
 
     /// What follows a task that has failed for good; one that cannot be read is told, and keeps the others from nothing.
-    pub(super) fn after_failure(&self, now: Timestamp) -> Vec<Envelope> {
-        let id = json!(self.task.id.as_str());
-        let given = Given { first: &id, chain: &[], group: None, depth: 0, now };
-        let mut tasks = Vec::new();
-        for errback in &self.errbacks {
-            if let Err(error) = self.call(errback, given, &mut tasks) {
-                tracing::error!(task.id = %self.task.id, error = error.message, "an errback cannot be sent");
+    pub(super) fn after_failure(&self, errbacks: &[Value], id: &str, now: Timestamp) -> Vec<Envelope> {
+        let first = json!(id);
+        let mut following = Following::default();
+        for errback in errbacks {
+            if let Err(error) = self.call(errback, Given::new(&first, Chords::Refused, now), &mut following) {
+                tracing::error!(task.id = id, error = error.message, "an errback cannot be sent");
             }
         }
-        tasks
+        following.tasks
     }
 
     /// Makes messages of a signature; the result's child, as Celery writes it.
-    fn call(&self, signature: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+    pub(super) fn call(&self, signature: &Value, given: Given<'_>, into: &mut Following) -> Result<Value, DecodeError> {
         if given.depth > DEPTH_MAX {
             return fail(format!("signatures are nested more than {DEPTH_MAX} deep"));
         }
@@ -125,12 +143,13 @@ impl Message {
         match text(signature, "subtask_type") {
             Some("chain") => self.call_chain(signature, given, into),
             Some("group") => self.call_group(signature, given, into),
+            Some("chord") if given.chords == Chords::Counted => self.call_chord(signature, given, into),
             Some("chord") => fail("a chord needs a result backend that counts, which rpc:// is not"),
             _ => self.call_one(signature, given, into),
         }
     }
 
-    fn call_chain(&self, chain: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+    fn call_chain(&self, chain: &Value, given: Given<'_>, into: &mut Following) -> Result<Value, DecodeError> {
         let mut steps = Vec::new();
         splice(chain, given.depth, &mut steps)?;
         if steps.is_empty() {
@@ -149,32 +168,36 @@ impl Message {
                 if let Some(id) = own.get("task_id") {
                     options.insert("task_id".to_owned(), id.clone());
                 }
+                // Who counts a group's parts counts the ends of its chains.
+                given.mark(options);
             }
         }
         prepend(&mut steps[0], list(chain, "args"));
-        let last = steps.last().map(|last| child_of(options(last))).unwrap_or_default();
+        let last = steps.last().map(child_of).unwrap_or_default();
         let mut rest = given.chain.to_vec();
         rest.extend(steps.drain(1..).rev());
         if chain.get("immutable").and_then(Value::as_bool).unwrap_or(false) {
             steps[0]["immutable"] = json!(true);
         }
-        self.call(&steps[0], Given { chain: &rest, ..given }, into)?;
+        self.call(&steps[0], Given { chain: &rest, group: None, chord: None, ..given }, into)?;
         Ok(last)
     }
 
-    fn call_group(&self, group: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
-        let made = TaskId::new();
-        let id = given.group.map(|(id, _)| id).or_else(|| text(options(group), "task_id")).unwrap_or(made.as_str());
+    fn call_group(&self, group: &Value, given: Given<'_>, into: &mut Following) -> Result<Value, DecodeError> {
+        let (made, own) = (TaskId::new(), options(group));
+        let named = text(own, "group_id").or_else(|| text(own, "task_id"));
+        let id = given.group.map(|(id, _)| id).or(named).unwrap_or(made.as_str());
+        let chord = given.chord.or_else(|| own.get("chord").filter(|chord| !chord.is_null()));
         let mut children = Vec::new();
         for (at, member) in members(group).iter().enumerate() {
-            let given = Given { group: Some((id, at)), ..given };
+            let given = Given { group: Some((id, at as u64)), chord, ..given };
             children.push(self.call(member, given, into)?);
         }
         Ok(json!([[id, null], children]))
     }
 
     /// A single call as a message.
-    fn call_one(&self, signature: &Value, given: Given<'_>, into: &mut Vec<Envelope>) -> Result<Value, DecodeError> {
+    fn call_one(&self, signature: &Value, given: Given<'_>, into: &mut Following) -> Result<Value, DecodeError> {
         let Some(name) = text(signature, "task") else { return fail("a signature names no task") };
         let options = options(signature);
         let immutable = signature.get("immutable").and_then(Value::as_bool).unwrap_or(false);
@@ -207,21 +230,21 @@ impl Message {
             ignore_result: options.get("ignore_result").and_then(Value::as_bool),
             root_id: Some(root.to_owned()),
             parent_id: Some(self.task.id.to_string()),
-            group: text(options, "group_id").or(given.group.map(|(id, _)| id)).map(ToOwned::to_owned),
-            group_index: given.group.map(|(_, at)| at),
+            group: given.group.map(|(id, _)| id).or_else(|| text(options, "group_id")).map(ToOwned::to_owned),
+            group_index: given.group.map(|(_, at)| at).or_else(|| options.get("group_index").and_then(Value::as_u64)),
             callbacks: list(options, "link").to_vec(),
             errbacks: list(options, "link_error").to_vec(),
             chain,
-            chord: options.get("chord").filter(|chord| !chord.is_null()).cloned(),
+            chord: given.chord.or_else(|| options.get("chord").filter(|chord| !chord.is_null())).cloned(),
         };
         let queue = text(options, "queue").or_else(|| text(options, "routing_key")).unwrap_or(&self.queue);
         let child = json!([[task.id.as_str(), null], null]);
-        into.push(encode(&task, queue, &extras));
+        into.tasks.push(encode(&task, queue, &extras));
         Ok(child)
     }
 
     /// A step's options, with an id and a place for its result: who waits for a chain must know both beforehand.
-    fn frozen<'a>(&self, step: &'a mut Value) -> &'a mut Map<String, Value> {
+    pub(super) fn frozen<'a>(&self, step: &'a mut Value) -> &'a mut Map<String, Value> {
         if !step.get("options").is_some_and(Value::is_object) {
             step["options"] = json!({});
         }
@@ -249,7 +272,7 @@ fn splice(chain: &Value, depth: usize, into: &mut Vec<Value>) -> Result<(), Deco
     Ok(())
 }
 
-fn extend(options: &mut Map<String, Value>, name: &str, with: &[Value]) {
+pub(super) fn extend(options: &mut Map<String, Value>, name: &str, with: &[Value]) {
     if with.is_empty() {
         return;
     }
@@ -271,6 +294,17 @@ fn prepend(step: &mut Value, first: &[Value]) {
     step["args"] = Value::Array(args);
 }
 
-fn child_of(options: &Value) -> Value {
-    json!([[options.get("task_id"), null], null])
+/// A signature's result, as Celery writes it.
+fn child_of(signature: &Value) -> Value {
+    let id = options(signature).get("task_id");
+    match text(signature, "subtask_type") {
+        Some("group") => json!([[id, null], members(signature).iter().map(child_of).collect::<Vec<_>>()]),
+        Some("chain") => members(signature).last().map(child_of).unwrap_or_default(),
+        Some("chord") => {
+            let body = signature.get("kwargs").and_then(|kwargs| kwargs.get("body"));
+            let named = body.filter(|body| text(options(body), "task_id").is_some());
+            named.map_or_else(|| json!([[id, null], null]), child_of)
+        }
+        _ => json!([[id, null], null]),
+    }
 }

@@ -7,7 +7,7 @@ const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// What follows it if it returns this.
 fn after(message: &Message, value: &Value) -> Vec<Envelope> {
-    message.following(Status::Success(value), NOW).tasks
+    message.following(Status::Success(value), NOW, Chords::Refused).tasks
 }
 
 /// As captured, with a header changed or added.
@@ -101,7 +101,7 @@ fn what_is_written_is_what_celery_reads() {
 fn answers_are_what_rpc_expects() {
     let message = read(&captured(json!({})), 0).unwrap();
     let now: Timestamp = "2026-11-15T19:25:19.202486Z".parse().unwrap();
-    let answer = |status| -> Value { serde_json::from_slice(&message.answer(status, now).unwrap().1).unwrap() };
+    let answer = |status| -> Value { serde_json::from_slice(&message.answer(status, now).unwrap().body).unwrap() };
     let expected = json!({
         "status": "SUCCESS", "result": 3, "traceback": null, "children": [], "date_done": "2026-11-15T19:25:19.202486Z",
         "task_id": "5530f881-c693-4f1a-b1a1-8dbcde8e1b28",
@@ -161,7 +161,7 @@ fn callbacks_get_the_result_errbacks_the_id_and_immutable_ones_nothing() {
     assert_eq!(told.iter().map(args).collect::<Vec<_>>(), [vec![json!({"n": 1})], vec![json!("own")]]);
     assert_eq!(told[0].queue, "cel");
     let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
-    let sorry = message.following(Status::Failure(&error), NOW).tasks;
+    let sorry = message.following(Status::Failure(&error), NOW, Chords::Refused).tasks;
     assert_eq!(args(&sorry[0]), [json!("5530f881-c693-4f1a-b1a1-8dbcde8e1b28")]);
 }
 
@@ -184,7 +184,7 @@ fn a_group_at_the_end_of_a_chain_is_fanned_out() {
         signature("c", &json!([20]), &json!({"task_id": "c1", "group_id": "g", "reply_to": "r"})),
     ];
     let message = with(json!({"chain": [nested("group", &members, &json!({"task_id": "g"}))]}));
-    let following = message.following(Status::Success(&json!(3)), NOW);
+    let following = message.following(Status::Success(&json!(3)), NOW, Chords::Refused);
     let told: Vec<_> =
         following.tasks.iter().map(|task| (task.id.as_str(), read(task, 0).unwrap().task.args)).collect();
     assert_eq!(told, [("b1", vec![json!(3), json!(10)]), ("c1", vec![json!(3), json!(20)])]);
@@ -192,7 +192,7 @@ fn a_group_at_the_end_of_a_chain_is_fanned_out() {
         (&following.tasks[1].headers["group"], &following.tasks[1].headers["group_index"]),
         (&json!("g"), &json!(1))
     );
-    let answer: Value = serde_json::from_slice(&following.answers[0].1).unwrap();
+    let answer: Value = serde_json::from_slice(&following.answers[0].body).unwrap();
     assert_eq!(answer["children"], json!([[["g", null], [[["b1", null], null], [["c1", null], null]]]]));
 }
 
@@ -220,13 +220,17 @@ fn those_who_wait_for_the_end_of_a_chain_hear_that_it_failed() {
     ];
     let message = with(json!({"chain": chain}));
     let error = TaskError { kind: "Crash".into(), message: "killed".into(), traceback: None };
-    let following = message.following(Status::Failure(&error), NOW);
-    let told: Vec<_> =
-        following.answers.iter().map(|(reply, _)| (reply.queue.as_str(), reply.correlation_id.as_str())).collect();
+    let following = message.following(Status::Failure(&error), NOW, Chords::Refused);
+    let told: Vec<_> = following
+        .answers
+        .iter()
+        .map(|answer| answer.reply.as_ref().unwrap())
+        .map(|reply| (reply.queue.as_str(), reply.correlation_id.as_str()))
+        .collect();
     let own = "c24b8a9b-a45b-329e-92dc-6c54e355dbf6";
     assert_eq!(told, [(own, "5530f881-c693-4f1a-b1a1-8dbcde8e1b28"), ("r3", "t3"), (own, "t2")]);
-    for (_, body) in &following.answers {
-        let body: Value = serde_json::from_slice(body).unwrap();
+    for answer in &following.answers {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!((&body["status"], &body["result"]["exc_type"]), (&json!("FAILURE"), &json!("WorkerLostError")));
     }
     assert!(following.tasks.is_empty());
@@ -255,9 +259,115 @@ fn what_cannot_follow_is_a_failure_that_says_why() {
         (json!({"callbacks": [{"args": []}]}), "names no task"),
         (json!({"callbacks": [deep]}), "deep"),
     ] {
-        let following = with(embed).following(Status::Success(&json!(1)), NOW);
-        let body: Value = serde_json::from_slice(&following.answers[0].1).unwrap();
+        let following = with(embed).following(Status::Success(&json!(1)), NOW, Chords::Refused);
+        let body: Value = serde_json::from_slice(&following.answers[0].body).unwrap();
         assert_eq!(body["status"], json!("FAILURE"));
         assert!(body["result"]["exc_message"][0].as_str().unwrap().contains(why), "{body}");
     }
+}
+
+#[test]
+fn a_chord_within_a_chain_begins_where_somebody_counts() {
+    let header = [
+        signature("a", &json!([1]), &json!({})),
+        nested("chain", &[signature("b", &json!([]), &json!({})), signature("c", &json!([]), &json!({}))], &json!({})),
+    ];
+    let body = signature("sum", &json!([]), &json!({"task_id": "body", "reply_to": "r"}));
+    let mut chord = nested("chord", &[], &json!({"task_id": "body"}));
+    chord["kwargs"] = json!({"header": nested("group", &header, &json!({})), "body": body, "kwargs": {}});
+    let behind = signature("last", &json!([]), &json!({"task_id": "end"}));
+    let message = with(json!({"chain": [behind, chord]}));
+    let following = message.following(Status::Success(&json!(7)), NOW, Chords::Counted);
+    let [Begun { group, size: 2, shape: None }] = &following.chords[..] else { panic!("{:?}", following.chords) };
+    let first = read(&following.tasks[0], 0).unwrap();
+    assert_eq!(
+        (&first.task.args, first.group.as_ref(), first.group_index),
+        (&vec![json!(7), json!(1)], Some(group), Some(0))
+    );
+    // Of a chain within the group its end is counted.
+    let begin = read(&following.tasks[1], 0).unwrap();
+    assert_eq!((begin.task.name.as_str(), &begin.chord, &begin.group), ("b", &None, &None));
+    let end = read(&begin.following(Status::Success(&json!(8)), NOW, Chords::Counted).tasks[0], 0).unwrap();
+    assert_eq!((end.task.name.as_str(), end.group.as_ref(), end.group_index), ("c", Some(group), Some(1)));
+
+    let part = |message: &Message, status: Status<'_>| {
+        let mut parts = message.following(status, NOW, Chords::Counted).parts;
+        assert_eq!(parts.len(), 1);
+        parts.remove(0)
+    };
+    let last = part(&end, Status::Success(&json!(20)));
+    let parts = [part(&first, Status::Success(&json!(10))).returned, last.returned.clone()];
+    assert_eq!(Returned::decode(&parts[0].encode()).as_ref(), Some(&parts[0]));
+    let sum = read(&end.after_chord(&last, &parts, None, NOW).tasks[0], 0).unwrap();
+    assert_eq!((sum.task.id.as_str(), &sum.task.args), ("body", &vec![json!([10, 20])]));
+    let last = read(&sum.following(Status::Success(&json!(30)), NOW, Chords::Counted).tasks[0], 0).unwrap();
+    assert_eq!((last.task.id.as_str(), &last.task.args), ("end", &vec![json!(30)]));
+
+    let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
+    let failed = part(&end, Status::Failure(&error));
+    let told = first.after_chord(&failed, &[parts[0].clone(), failed.returned.clone()], None, NOW);
+    assert_eq!(told.answers.iter().map(|answer| answer.id.as_str()).collect::<Vec<_>>(), ["body", "end"]);
+    let body: Value = serde_json::from_slice(&told.answers[0].body).unwrap();
+    assert_eq!(body["result"]["exc_type"], json!("ChordError"));
+    assert!(body["result"]["exc_message"][0].as_str().unwrap().ends_with("raised ValueError('bad')"), "{body}");
+
+    // A chain that ends before its end was reached is counted all the same, or the chord would wait for ever.
+    let early = part(&begin, Status::Failure(&error));
+    assert_eq!((early.returned.id.as_str(), &early.group, early.index), (end.task.id.as_str(), group, Some(1)));
+    assert_eq!((early.returned.state.as_str(), &early.body), ("FAILURE", end.chord.as_ref().unwrap()));
+    let nobody = begin.following(Status::Failure(&error), NOW, Chords::Refused);
+    assert!(nobody.parts.is_empty());
+}
+
+#[test]
+fn a_chord_that_failed_is_a_failed_part_of_the_chord_around_it() {
+    let outer = signature("outer", &json!([]), &json!({"task_id": "outer"}));
+    let body = signature(
+        "inner",
+        &json!([]),
+        &json!({
+            "task_id": "inner", "group_id": "around", "group_index": 4, "chord": outer,
+        }),
+    );
+    let mut envelope = captured(json!({"group": "within", "group_index": 0}));
+    envelope.body = json!([[], {}, {"chord": body}]).to_string().into();
+    let message = read(&envelope, 0).unwrap();
+    let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
+    let mut following = message.following(Status::Failure(&error), NOW, Chords::Counted);
+    let part = following.parts.remove(0);
+    let failed = message.after_chord(&part, std::slice::from_ref(&part.returned), None, NOW);
+    let [around] = &failed.parts[..] else { panic!("{:?}", failed.parts) };
+    assert_eq!((around.group.as_str(), around.index, around.returned.id.as_str()), ("around", Some(4), "inner"));
+    assert_eq!((&around.body, &around.returned.result["exc_type"]), (&outer, &json!("ChordError")));
+    let told = message.after_chord(around, std::slice::from_ref(&around.returned), None, NOW);
+    assert_eq!((told.answers[0].id.as_str(), told.parts.len()), ("outer", 0));
+}
+
+#[test]
+fn groups_within_a_chord_are_lists_within_the_bodys_list() {
+    let group = nested("group", &["x", "y"].map(|id| signature("b", &json!([]), &json!({"task_id": id}))), &json!({}));
+    let fan = nested("chain", &[signature("a", &json!([]), &json!({})), group], &json!({}));
+    let mut chord = nested("chord", &[], &json!({"task_id": "body"}));
+    let header = nested("group", &[signature("c", &json!([]), &json!({"task_id": "z"})), fan], &json!({}));
+    chord["kwargs"] = json!({"header": header, "body": signature("sum", &json!([]), &json!({}))});
+    let message = with(json!({"chain": [chord]}));
+    let following = message.following(Status::Success(&json!(7)), NOW, Chords::Counted);
+    let [Begun { group, size: 3, shape: Some(shape) }] = &following.chords[..] else { panic!("{following:?}") };
+    let first = read(&following.tasks[0], 0).unwrap();
+    let last = first.following(Status::Success(&json!(0)), NOW, Chords::Counted).parts.remove(0);
+    assert_eq!(&last.group, group);
+    let returned = |id: &str, n: u64| Returned { id: id.into(), state: "SUCCESS".into(), result: json!(n) };
+    let parts = [returned("z", 0), returned("x", 1), returned("y", 2)];
+    let args = |shape: Option<&Value>| {
+        read(&first.after_chord(&last, &parts, shape, NOW).tasks[0], 0).unwrap().task.args.remove(0)
+    };
+    assert_eq!(args(Some(shape)), json!([0, [1, 2]]));
+    assert_eq!(args(None), json!([0, 1, 2]), "nobody knows the shape");
+    assert_eq!(args(Some(&json!([["g", null], [[["other", null], null]]]))), json!([0, 1, 2]), "it is another's");
+
+    // Before the group was reached its members are counted one by one.
+    let begin = read(&following.tasks[1], 0).unwrap();
+    let early = begin.following(Status::Revoked("revoked"), NOW, Chords::Counted).parts;
+    assert_eq!(early.iter().map(|part| part.returned.id.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+    assert!(early.iter().all(|part| part.group == *group && part.returned.state == "REVOKED"), "{early:?}");
 }

@@ -5,8 +5,9 @@
 //! callbacks, chains) is not here but written with its settlement (`../follow.rs`).
 //!
 //! Read `mod.rs` (what is kept of tasks), `events.rs` (what is said of them), `control.rs` (what is asked and answered), then
-//! `outbox.rs` and `pidbox.rs`: the two connections.
+//! `outbox.rs` and `pidbox.rs`: the two connections. `backend.rs` is results in Redis, for those whose producers look there.
 
+mod backend;
 mod control;
 mod events;
 mod outbox;
@@ -20,13 +21,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
-use tidegate_amqp::Message;
 use tidegate_loop::{LoopHandle, Task as LoopTask, spawn};
 
 use super::RabbitBroker;
-use super::follow;
 use crate::broker::{BrokerError, Settled, TaskError, TaskState, Verdict};
-use crate::codec::celery::{self, Status};
+use crate::codec::celery::{self, Answer, Status};
 use crate::master::MasterHandle;
 use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::Job;
@@ -34,6 +33,7 @@ use crate::outcome::Outcome;
 use crate::pool::Decode;
 use crate::settings::Settings;
 use crate::task::{Envelope, Task, TaskId};
+pub use backend::RedisResults;
 use events::Sender;
 use outbox::Outbox;
 
@@ -123,7 +123,7 @@ struct Shared {
 #[derive(Default)]
 struct Run {
     /// Told when it begins.
-    started: Option<Message>,
+    started: Option<Answer>,
     begun: Option<Instant>,
     end: Option<End>,
 }
@@ -251,13 +251,13 @@ impl Shared {
     }
 
     /// What a producer is told when its task begins.
-    fn started(&self, envelope: &Envelope) -> Option<Message> {
+    fn started(&self, envelope: &Envelope) -> Option<Answer> {
         if !celery::is_celery(envelope) {
             return None;
         }
         let message = celery::read(envelope, 0).ok()?;
         let status = Status::Started { pid: std::process::id(), hostname: &self.options.hostname };
-        message.answer(status, self.broker.core.now()).map(|(reply, body)| follow::answer(&reply, body))
+        message.answer(status, self.broker.core.now())
     }
 
     fn starting(&self, id: &TaskId) {
@@ -266,11 +266,11 @@ impl Shared {
         run.begun = Some(LoopHandle::current().time());
         let started = run.started.take();
         drop(runs);
-        if let Some(message) = started {
+        if let Some(answer) = started {
             // Over the connection that the result will go over: it must not come behind that.
             let core = Rc::clone(&self.broker.core);
             drop(spawn(async move {
-                if let Err(error) = core.post(message).await {
+                if let Err(error) = core.tell(answer).await {
                     log("a producer was not told that its task began", &error);
                 }
             }));
