@@ -15,6 +15,11 @@ pub(crate) trait Awaited: Sized + 'static {
     /// As for a task: true if the request was taken.
     fn cancel(this: &Counted<Self>) -> bool;
     fn describe(&self) -> String;
+    /// Whether dropping it would do nothing, as far as that can be told at once.
+    #[inline]
+    fn is_bare(&self) -> bool {
+        false
+    }
 }
 
 /// One of them as it lies in memory. The head comes first, so a pointer to the one is a pointer to the other.
@@ -52,6 +57,14 @@ impl<A: Awaited> Counted<A> {
         let vtable = &const { VTable { cancel: cancel::<A>, describe: describe::<A>, free: free::<A> } };
         let inner = blocks::allocate(|| Inner { head: Head { vtable, refs: Cell::new(1) }, value: make() });
         Counted { any: AnyAwaited(inner.cast()), _value: PhantomData }
+    }
+
+    /// The value to change, if nobody else refers to it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> Option<&mut A> {
+        // SAFETY: this is the only reference, and it is borrowed for as long as what comes back. It does not leave its
+        // thread, so nobody copies it meanwhile.
+        (self.any.head().refs.get() == 1).then(|| &mut unsafe { self.any.0.cast::<Inner<A>>().as_mut() }.value)
     }
 
     #[inline]
@@ -147,6 +160,21 @@ unsafe fn describe<A: Awaited>(head: NonNull<Head>) -> String {
 }
 
 unsafe fn free<A: Awaited>(head: NonNull<Head>) {
-    // SAFETY: made by `blocks::allocate` for this very type in `Counted::new`; nobody refers to it any more.
-    unsafe { blocks::free(head.cast::<Inner<A>>()) }
+    let inner = head.cast::<Inner<A>>();
+    // SAFETY: made by `blocks::allocate` for this very type in `Counted::new`; nobody refers to it any more. Of what is
+    // given back undropped, the head has nothing to drop, and the value says so of itself.
+    unsafe {
+        if inner.as_ref().value.is_bare() {
+            blocks::give_back(inner);
+        } else {
+            free_dropping(inner);
+        }
+    }
+}
+
+/// Apart, so that what is free of all this needs no stack.
+#[inline(never)]
+unsafe fn free_dropping<A: Awaited>(inner: NonNull<Inner<A>>) {
+    // SAFETY: as in `free`.
+    unsafe { blocks::free(inner) }
 }

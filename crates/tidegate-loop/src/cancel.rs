@@ -269,6 +269,13 @@ pub(crate) fn stop_waiting_for(awaited: &AnyAwaited) {
     });
 }
 
+/// Whether a request went to what the current task awaits and has not come back; it is rare, and looked for before more
+/// is asked.
+#[inline]
+pub(crate) fn is_forwarded() -> bool {
+    current::with(|kernel| kernel.and_then(Kernel::current_task).is_some_and(|task| task.has(flag::FORWARDED)))
+}
+
 /// A task the current one awaited has ended. True: it was cancelled because of a request to the current task, which
 /// thereby comes back and has been raised; return `Pending`.
 #[inline]

@@ -83,6 +83,19 @@ pub(crate) fn wake_here(name: Name) -> bool {
     })
 }
 
+/// Wakes the first in a future's line, given as its bits, or 0 for nobody. False: nothing was done, because there is
+/// more to it than putting a task of the running loop into its queue.
+#[inline(always)]
+pub(crate) fn wake_first(first: u64) -> bool {
+    with(|kernel| match kernel {
+        Some(kernel) if kernel.registration.id == Name::from_bits(first).loop_id() => {
+            kernel.try_wake(Name::from_bits(first))
+        }
+        Some(kernel) => first == 0 && !kernel.watch.is_on(),
+        None => first == 0,
+    })
+}
+
 /// Makes a loop known on its thread.
 pub(crate) fn register(kernel: &Rc<Kernel>) {
     HERE.with_borrow_mut(|here| {

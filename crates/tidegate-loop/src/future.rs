@@ -46,7 +46,8 @@ struct Shared<T: 'static> {
 }
 
 enum Settled<T> {
-    Result(T),
+    /// `None`: the last who could see it has it.
+    Result(Option<T>),
     Failed(Rc<dyn Error>),
     Cancelled,
 }
@@ -91,7 +92,7 @@ impl<T: 'static> Future<T> {
         if self.is_done() {
             return Err(InvalidState { value: result });
         }
-        self.settle(Settled::Result(result));
+        self.settle(Settled::Result(Some(result)));
         Ok(())
     }
 
@@ -144,12 +145,24 @@ impl<T: 'static> Future<T> {
         self.wake_all();
     }
 
+    #[inline(never)]
     fn wake_all(&self) {
-        let (first, others) = (self.shared.first.replace(0), self.shared.has_others());
+        // It stays where it is: nobody asks for the first in the line of what is done.
+        let first = self.shared.first.get();
+        if self.shared.others.get().is_some() || !current::wake_first(first) {
+            self.wake_each(first);
+        }
+    }
+
+    /// With all that is rare: others, observers, tasks of other loops.
+    #[cold]
+    #[inline(never)]
+    fn wake_each(&self, first: u64) {
+        let others = self.shared.has_others();
         current::with(|kernel| match kernel {
             Some(kernel) => {
                 if kernel.watch.is_on() {
-                    self.tell_observers();
+                    kernel.watch.future_set(kernel, self.is_cancelled());
                 }
                 if first != 0 {
                     kernel.wake_any(Name::from_bits(first));
@@ -159,23 +172,9 @@ impl<T: 'static> Future<T> {
             None => {}
         });
         if others {
-            self.fire_others();
+            let waiters = self.shared.others().take();
+            waiters.fire(self.shared.loop_serial, self);
         }
-    }
-
-    #[cold]
-    fn tell_observers(&self) {
-        current::with(|kernel| {
-            if let Some(kernel) = kernel {
-                kernel.watch.future_set(kernel, self.is_cancelled());
-            }
-        });
-    }
-
-    #[inline(never)]
-    fn fire_others(&self) {
-        let waiters = self.shared.others().take();
-        waiters.fire(self.shared.loop_serial, self);
     }
 
     /// Whether it has a result, an error, or was cancelled.
@@ -247,14 +246,24 @@ impl<T: 'static> Future<T> {
     where
         T: Clone,
     {
-        Some(match self.shared.settled.get()? {
-            Settled::Result(result) => Ok(result.clone()),
-            Settled::Failed(error) => {
+        match self.shared.settled.get()? {
+            Settled::Result(Some(result)) => Some(Ok(result.clone())),
+            _ => Some(Err(self.error())),
+        }
+    }
+
+    /// Why it has no result; it is done and has none.
+    #[cold]
+    fn error(&self) -> FutureError {
+        match self.shared.settled.get() {
+            Some(Settled::Failed(error)) => {
                 self.shared.retrieved.set(true);
-                Err(FutureError::Failed(error.clone()))
+                FutureError::Failed(error.clone())
             }
-            Settled::Cancelled => Err(FutureError::Cancelled),
-        })
+            Some(Settled::Cancelled) => FutureError::Cancelled,
+            Some(Settled::Result(_)) => panic!("an await of a future was polled after it was ready"),
+            None => unreachable!("asked only for what is done"),
+        }
     }
 }
 
@@ -265,6 +274,11 @@ impl<T: 'static> Awaited for Shared<T> {
 
     fn describe(&self) -> String {
         "a future".to_owned()
+    }
+
+    #[inline]
+    fn is_bare(&self) -> bool {
+        self.others.get().is_none() && matches!(self.settled.get(), Some(Settled::Result(None)))
     }
 }
 
@@ -354,24 +368,39 @@ impl<T: Clone> StdFuture for Awaiting<T> {
             this.wait(cx.waker());
             return Poll::Pending;
         }
-        if cancel::awaited_came_back(this.future.shared.any(), this.future.is_cancelled()) {
+        if cancel::is_forwarded() && this.came_back() {
             return Poll::Pending;
         }
         this.place = InLine::Nowhere;
+        // Nobody else will ask for it: it is moved and not copied.
+        if let Some(shared) = this.future.shared.get_mut()
+            && let Some(Settled::Result(result)) = shared.settled.get_mut()
+            && let Some(result) = result.take()
+        {
+            return Poll::Ready(Ok(result));
+        }
         Poll::Ready(this.future.result().expect("it is done"))
     }
 }
 
 impl<T> Awaiting<T> {
+    /// Apart, so that an await that is ready needs fewer registers.
+    #[inline(never)]
     fn wait(&mut self, waker: &Waker) {
         match waker::name_of(waker) {
             Some(name) if self.may_be_first(name) => {
                 self.future.shared.first.set(name.bits());
                 self.place = InLine::First(name);
+                cancel::wait_for_awaited(self.future.shared.any());
             }
             _ => self.stand_behind(waker),
         }
-        cancel::wait_for_awaited(self.future.shared.any());
+    }
+
+    /// What was awaited is done, and a request to cancel had been passed on. True: it is raised here.
+    #[cold]
+    fn came_back(&self) -> bool {
+        cancel::awaited_came_back(self.future.shared.any(), self.future.is_cancelled())
     }
 
     /// The first place is the one it has, or nobody was there before.
@@ -390,6 +419,7 @@ impl<T> Awaiting<T> {
         let (id, before) = self.future.shared.others().borrow_mut().register(known, waker);
         drop(before);
         self.place = InLine::Behind(id);
+        cancel::wait_for_awaited(self.future.shared.any());
     }
 
     /// Gives up the first place, if it has it. The id of another place stays good.
@@ -465,3 +495,40 @@ impl<V> fmt::Display for InvalidState<V> {
 }
 
 impl<V> Error for InvalidState<V> {}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use crate::{LoopHandle, run, spawn, yield_now};
+
+    /// Tells how often it was copied.
+    #[derive(Default)]
+    struct Counted(Rc<std::cell::Cell<u32>>);
+
+    impl Clone for Counted {
+        fn clone(&self) -> Self {
+            self.0.set(self.0.get() + 1);
+            Counted(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn a_result_is_copied_only_while_somebody_else_could_ask_for_it() {
+        let awaiting = async {
+            let future = LoopHandle::current().create_future();
+            let setter = future.clone();
+            drop(spawn(async move { assert!(setter.set_result(Counted::default()).is_ok()) }));
+            assert_eq!(future.await.unwrap().0.get(), 0, "the setter is gone");
+
+            let future = LoopHandle::current().create_future();
+            let setter = future.clone();
+            drop(spawn(async move { assert!(setter.set_result(Counted::default()).is_ok()) }));
+            yield_now().await;
+            assert_eq!((&future).await.unwrap().0.get(), 1, "it can be asked for again");
+            assert_eq!(future.result().unwrap().unwrap().0.get(), 2);
+            assert_eq!(future.await.unwrap().0.get(), 2, "the last one has it");
+        };
+        run(awaiting).unwrap();
+    }
+}

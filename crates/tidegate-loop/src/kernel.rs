@@ -175,6 +175,7 @@ impl Kernel {
         Ok(kernel)
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> Rc<Kernel> {
         self.this.upgrade().expect("a kernel is reached through somebody who holds it")
     }
@@ -281,13 +282,18 @@ impl Kernel {
     /// Puts a task into the ready queue, unless it is there already or has ended.
     #[inline]
     pub(crate) fn wake(&self, name: Name) {
-        // SAFETY: a look-up and a flag.
-        if unsafe { self.tasks.with(|tasks| tasks.queue(name)) } {
-            // One way out for all that is rare, so that the rest needs no stack.
-            if self.watch.is_on() || !self.ready.try_push_task(name) {
-                self.wake_watched(name);
-            }
+        // One way out for all that is rare, so that the rest needs no stack.
+        if !self.try_wake(name) {
+            self.wake_watched(name);
         }
+    }
+
+    /// The same, unless there is more to it: false, and nothing is done, if somebody observes or the queue has to grow.
+    #[inline(always)]
+    pub(crate) fn try_wake(&self, name: Name) -> bool {
+        // SAFETY: a look-up and a flag.
+        let queue = || unsafe { self.tasks.with(|tasks| tasks.queue(name)) };
+        !self.watch.is_on() && self.ready.push_task_if(name, queue)
     }
 
     /// The same for the task of any loop.
@@ -303,6 +309,10 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     fn wake_watched(&self, name: Name) {
+        // SAFETY: a look-up and a flag.
+        if !unsafe { self.tasks.with(|tasks| tasks.queue(name)) } {
+            return;
+        }
         self.ready.push_task(name);
         if self.watch.is_on()
             && let Some(task) = self.find_task(name)

@@ -58,11 +58,14 @@ impl Ring {
         (0..self.len()).map(|nth| self.index(self.head.wrapping_add(nth)))
     }
 
-    /// False: there is no room.
+    /// False: there is no room; then `wanted` is not asked.
     #[inline]
-    fn try_push(&mut self, entry: Entry) -> bool {
+    fn push_if(&mut self, entry: Entry, wanted: impl FnOnce() -> bool) -> bool {
         if self.len() == self.places.len() {
             return false;
+        }
+        if !wanted() {
+            return true;
         }
         let at = self.index(self.tail);
         // SAFETY: a number of fewer bits than the length, which is a power of two, is below it.
@@ -73,9 +76,9 @@ impl Ring {
 
     #[inline]
     fn push(&mut self, entry: Entry) {
-        if !self.try_push(entry) {
+        if !self.push_if(entry, || true) {
             self.grow();
-            self.try_push(entry);
+            self.push_if(entry, || true);
         }
     }
 
@@ -146,11 +149,11 @@ impl ReadyQueue {
         self.push(Entry(name.without_loop() | TASK << KIND_SHIFT));
     }
 
-    /// False: there is no room without an allocation.
-    #[inline]
-    pub(crate) fn try_push_task(&self, name: Name) -> bool {
-        // SAFETY: entries are plain numbers.
-        unsafe { self.entries.with(|entries| entries.try_push(Entry(name.without_loop() | TASK << KIND_SHIFT))) }
+    /// If `wanted`, which must not come back to this queue. False: there is no room without an allocation.
+    #[inline(always)]
+    pub(crate) fn push_task_if(&self, name: Name, wanted: impl FnOnce() -> bool) -> bool {
+        // SAFETY: entries are plain numbers, and `wanted` is the kernel's and does not come back.
+        unsafe { self.entries.with(|entries| entries.push_if(Entry(name.without_loop() | TASK << KIND_SHIFT), wanted)) }
     }
 
     #[inline]

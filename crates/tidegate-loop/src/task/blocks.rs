@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 /// Blocks come in multiples of this, and are aligned to it.
@@ -23,24 +24,33 @@ struct Kept {
     bytes: Cell<usize>,
 }
 
+/// Empties the lists when its thread ends. Apart from them: a thread-local that has something to drop is asked each time
+/// whether it is still there, and the lists are used too often for that.
+struct AtEnd;
+
 thread_local! {
     static KEPT: Kept =
         const { Kept { lists: [const { Cell::new(ptr::null_mut()) }; UNITS_MAX + 1], bytes: Cell::new(0) } };
+    static AT_END: AtEnd = const { AtEnd };
 }
 
-impl Drop for Kept {
+impl Drop for AtEnd {
     fn drop(&mut self) {
-        for (units, list) in self.lists.iter().enumerate() {
-            let mut next = list.replace(ptr::null_mut());
-            while let Some(block) = NonNull::new(next) {
-                // SAFETY: every block in a list was put there by `free`: allocated with this layout, unused since, and
-                // its first word written there.
-                unsafe {
-                    next = block.as_ref().next;
-                    dealloc(block.as_ptr().cast(), layout(units));
+        KEPT.with(|kept| {
+            // From now on nothing is kept.
+            kept.bytes.set(BYTES_KEPT_MAX);
+            for (units, list) in kept.lists.iter().enumerate() {
+                let mut next = list.replace(ptr::null_mut());
+                while let Some(block) = NonNull::new(next) {
+                    // SAFETY: every block in a list was put there by `give_back`: allocated with this layout, unused since,
+                    // and its first word written there.
+                    unsafe {
+                        next = block.as_ref().next;
+                        dealloc(block.as_ptr().cast(), layout(units));
+                    }
                 }
             }
-        }
+        });
     }
 }
 
@@ -60,16 +70,16 @@ pub(crate) fn allocate<T>(make: impl FnOnce() -> T) -> NonNull<T> {
     let Some(units) = (const { units::<T>() }) else {
         return NonNull::from(Box::leak(Box::new(make())));
     };
-    let kept = KEPT.try_with(|kept| {
+    let kept = KEPT.with(|kept| {
         let block = NonNull::new(kept.lists[units].get())?;
-        // SAFETY: a block in a list is unused and its first word is the next one, see `free`.
+        // SAFETY: a block in a list is unused and its first word is the next one, see `give_back`.
         kept.lists[units].set(unsafe { block.as_ref() }.next);
         kept.bytes.set(kept.bytes.get() - units * UNIT);
         Some(block)
     });
     let block = match kept {
-        Ok(Some(block)) => block.cast::<T>(),
-        _ => fresh(units).cast::<T>(),
+        Some(block) => block.cast::<T>(),
+        None => fresh(units).cast::<T>(),
     };
     // SAFETY: the block is at least as large and as aligned as a `T` (`units`), and nobody else's.
     unsafe { block.write(make()) };
@@ -78,6 +88,8 @@ pub(crate) fn allocate<T>(make: impl FnOnce() -> T) -> NonNull<T> {
 
 #[cold]
 fn fresh(units: usize) -> NonNull<u8> {
+    // Before any block can come to a list of this thread's; past its end there is nothing to be seen to.
+    let _ = AT_END.try_with(|_| ());
     let layout = layout(units);
     // SAFETY: the size is not zero, because `units` is not.
     NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
@@ -89,29 +101,41 @@ fn fresh(units: usize) -> NonNull<u8> {
 /// `value` comes from `allocate::<T>` on this thread, and is not used again.
 #[inline]
 pub(crate) unsafe fn free<T>(value: NonNull<T>) {
+    // SAFETY: valid until here by the caller's promise. Dropping may run any code, but not reach the value again.
+    unsafe {
+        value.drop_in_place();
+        give_back(value);
+    }
+}
+
+/// Keeps the block of a value that was dropped, or has nothing to drop.
+///
+/// # Safety
+/// As for `free`.
+#[inline]
+pub(crate) unsafe fn give_back<T>(value: NonNull<T>) {
     let Some(units) = (const { units::<T>() }) else {
         // SAFETY: such a value was leaked from a box by `allocate`.
-        return drop(unsafe { Box::from_raw(value.as_ptr()) });
+        return drop(unsafe { Box::from_raw(value.as_ptr().cast::<MaybeUninit<T>>()) });
     };
-    // SAFETY: valid until here by the caller's promise. Dropping may run any code, but not reach the value again.
-    unsafe { value.drop_in_place() };
     let block = value.cast::<Free>();
-    let kept = KEPT.try_with(|kept| {
+    KEPT.with(|kept| {
         let bytes = kept.bytes.get() + units * UNIT;
         if bytes > BYTES_KEPT_MAX {
-            return false;
+            // SAFETY: allocated by `fresh` for as many units.
+            return unsafe { discard(block, units) };
         }
         kept.bytes.set(bytes);
         // SAFETY: the block holds at least a unit, which is larger than a `Free`, and nobody uses it.
         unsafe { block.write(Free { next: kept.lists[units].get() }) };
         kept.lists[units].set(block.as_ptr());
-        true
     });
-    // Past its end a thread keeps nothing.
-    if kept != Ok(true) {
-        // SAFETY: allocated by `fresh` with this layout.
-        unsafe { dealloc(block.as_ptr().cast(), layout(units)) };
-    }
+}
+
+#[cold]
+unsafe fn discard(block: NonNull<Free>, units: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { dealloc(block.as_ptr().cast(), layout(units)) };
 }
 
 #[cfg(test)]
