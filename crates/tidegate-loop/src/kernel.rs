@@ -389,20 +389,22 @@ impl Kernel {
         if self.registration.mailbox.inbox.is_posted() {
             self.read_inbox();
         }
-        let (ready, begin) = (self.ready.len(), self.ready.begin());
-        if ready == 0 || begin.wrapping_sub(self.polled_at.get()) >= self.steps_between_polls {
+        let (begin, mut end) = (self.ready.begin(), self.ready.end());
+        if begin == end || begin.wrapping_sub(self.polled_at.get()) >= self.steps_between_polls {
             self.polled_at.set(begin);
-            let now = self.poll(ready > 0)?;
+            let now = self.poll(begin != end)?;
             self.expire_timers(now);
+            end = self.ready.end();
         }
         self.counters.ticks.set(self.counters.ticks.get() + 1);
-        if self.watch.is_on() { self.run_batch::<true>() } else { self.run_batch::<false>() }
+        let count = end.wrapping_sub(begin);
+        self.counters.batch(count);
+        if self.watch.is_on() { self.run_batch::<true>(count, end) } else { self.run_batch::<false>(count, end) }
     }
 
-    /// Runs what is ready now; what that makes ready waits for the next tick.
-    fn run_batch<const WATCHED: bool>(&self) -> Result<(), RunError> {
-        let count = self.ready.len();
-        self.counters.batch(count);
+    /// Runs what is ready now, `count` entries before `end`; what that makes ready waits for the next tick.
+    #[inline(always)]
+    fn run_batch<const WATCHED: bool>(&self, count: usize, end: Place) -> Result<(), RunError> {
         if let Some(state) = &self.shuffle {
             self.ready.shuffle_tasks(|below| {
                 state.set(state.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
@@ -412,7 +414,6 @@ impl Kernel {
         if WATCHED {
             self.watch.tick(self, count);
         }
-        let end = self.ready.end();
         while let Some(turn) = self.ready.pop(end) {
             let goes_on = match turn {
                 Turn::Task(name) => self.step::<WATCHED>(name),

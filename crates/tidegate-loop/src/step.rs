@@ -15,7 +15,37 @@ use crate::task::cell::{Extras, Header, TaskRef, Waiting, flag};
 use crate::task::{Outcome, Task, Waiters};
 use crate::waker::{self, waker_of};
 
-/// Makes a task the current one; whoever was comes back when the guard goes.
+/// What came of a poll. One byte: every step hands one over, and what a panic brought would make it two words. In the
+/// order in which the compiler numbers a `Poll<bool>`, so that it need not translate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polled {
+    Ready,
+    /// Ready with an error.
+    Failed,
+    Pending,
+    /// The task has what it panicked with among its extras.
+    Panicked,
+}
+
+impl Polled {
+    #[inline(always)]
+    fn of(task: &TaskRef, polled: Result<Poll<bool>, Box<dyn Any + Send>>) -> Polled {
+        match polled {
+            Ok(Poll::Pending) => Polled::Pending,
+            Ok(Poll::Ready(false)) => Polled::Ready,
+            Ok(Poll::Ready(true)) => Polled::Failed,
+            Err(panic) => Polled::panicked(task, panic),
+        }
+    }
+
+    #[cold]
+    fn panicked(task: &TaskRef, panic: Box<dyn Any + Send>) -> Polled {
+        task.extras_or_make().panic.replace(Some(panic));
+        Polled::Panicked
+    }
+}
+
+/// Makes a task the current one; whoever was comes back when the guard goes. That is nobody, or one that `step_now` marks.
 struct AsCurrent<'a> {
     kernel: &'a Kernel,
     _header: &'a Header,
@@ -25,9 +55,6 @@ struct AsCurrent<'a> {
 impl<'a> AsCurrent<'a> {
     #[inline]
     fn new(kernel: &'a Kernel, header: &'a Header) -> AsCurrent<'a> {
-        if let Some(outer) = kernel.current_task() {
-            outer.set(flag::OUTER);
-        }
         AsCurrent { kernel, outer: kernel.current.replace(Some(NonNull::from(header))), _header: header }
     }
 }
@@ -36,7 +63,25 @@ impl Drop for AsCurrent<'_> {
     #[inline]
     fn drop(&mut self) {
         self.kernel.current.set(self.outer);
-        if let Some(outer) = self.kernel.current_task() {
+    }
+}
+
+/// Marks the current task, if there is one, while another takes a step inside of its own.
+struct Outer<'a>(Option<&'a Header>);
+
+impl<'a> Outer<'a> {
+    fn new(kernel: &'a Kernel) -> Outer<'a> {
+        let outer = kernel.current_task();
+        if let Some(outer) = outer {
+            outer.set(flag::OUTER);
+        }
+        Outer(outer)
+    }
+}
+
+impl Drop for Outer<'_> {
+    fn drop(&mut self) {
+        if let Some(outer) = self.0 {
             outer.clear(flag::OUTER);
         }
     }
@@ -112,14 +157,25 @@ impl Kernel {
         }
         header.wait_for(Waiting::FOREIGN);
         let polled = self.poll_stage(&task, name);
-        if matches!(polled, Ok(Poll::Pending)) && !header.has(flag::UNWIND) {
-            header.since.set(self.tick_time.get());
-            if header.has(flag::MUST_CANCEL | flag::FORWARDED | flag::DELIVERED) {
-                cancel::after_suspension(self, header);
-            }
-            return true;
+        if polled != Polled::Pending {
+            return self.last_step(&task, polled);
         }
-        self.last_step(&task, polled)
+        header.since.set(self.tick_time.get());
+        // One look for all that is rare.
+        if header.has(flag::UNWIND | flag::MUST_CANCEL | flag::FORWARDED | flag::DELIVERED) {
+            return self.suspend_cancelled(&task);
+        }
+        true
+    }
+
+    /// The step ended in a wait, and somebody wants the task to end.
+    #[cold]
+    fn suspend_cancelled(&self, task: &TaskRef) -> bool {
+        if task.has(flag::UNWIND) {
+            return self.last_step(task, Polled::Pending);
+        }
+        cancel::after_suspension(self, task);
+        true
     }
 
     /// Delivers a cancellation; false if the task ends with it.
@@ -136,7 +192,7 @@ impl Kernel {
     }
 
     #[inline(always)]
-    fn poll_stage(&self, task: &TaskRef, name: Name) -> Result<Poll<bool>, Box<dyn Any + Send>> {
+    fn poll_stage(&self, task: &TaskRef, name: Name) -> Polled {
         let header: &Header = task;
         // Dropping it would do nothing, and not dropping it is less code.
         let waker = ManuallyDrop::new(waker_of(name));
@@ -149,34 +205,30 @@ impl Kernel {
         }
         // SAFETY: the task is in the table, so it has neither ended nor been cleared, and it is not running: a step is
         // taken from the queue only, by `run`, which does not nest, or is a new task's first.
-        catch_unwind(AssertUnwindSafe(|| unsafe { task.poll(&mut cx) }))
+        Polled::of(task, catch_unwind(AssertUnwindSafe(|| unsafe { task.poll(&mut cx) })))
     }
 
     #[cold]
-    fn poll_in_shared_context(
-        &self,
-        task: &TaskRef,
-        cx: &mut PollContext<'_>,
-    ) -> Result<Poll<bool>, Box<dyn Any + Send>> {
+    fn poll_in_shared_context(&self, task: &TaskRef, cx: &mut PollContext<'_>) -> Polled {
         let context = task.shared_context().expect("it was there just now");
         // SAFETY: as in `poll_stage`.
-        catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(cx) })))
+        Polled::of(task, catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(cx) }))))
     }
 
     /// The step was the last one.
     #[inline(never)]
-    fn last_step(&self, task: &TaskRef, polled: Result<Poll<bool>, Box<dyn Any + Send>>) -> bool {
+    fn last_step(&self, task: &TaskRef, polled: Polled) -> bool {
         let header: &Header = task;
         let outcome = match polled {
             // An error wins over a request that has not arrived; a value does not: it is lost, as in asyncio.
-            Ok(Poll::Ready(true)) if !header.has(flag::UNWIND) => Outcome::Failed,
-            Ok(_) if header.has(flag::UNWIND | flag::MUST_CANCEL) => {
+            Polled::Panicked => return self.end_panicked(task),
+            Polled::Failed if !header.has(flag::UNWIND) => Outcome::Failed,
+            _ if header.has(flag::UNWIND | flag::MUST_CANCEL) => {
                 self.drop_stage(task);
                 Outcome::Cancelled
             }
-            Ok(Poll::Ready(_)) => Outcome::Completed,
-            Ok(Poll::Pending) => unreachable!("pending without unwinding is not the last step"),
-            Err(panic) => return self.end_panicked(task, panic),
+            Polled::Ready | Polled::Failed => Outcome::Completed,
+            Polled::Pending => unreachable!("pending without unwinding is not the last step"),
         };
         self.end(header.name, outcome);
         true
@@ -185,6 +237,7 @@ impl Kernel {
     /// The first step of a task that starts eagerly, inside the step of another.
     pub(crate) fn step_now(&self, name: Name) {
         let _left = Snapshot::leave();
+        let _outer = Outer::new(self);
         let goes_on = if self.watch.is_on() { self.step::<true>(name) } else { self.step::<false>(name) };
         if !goes_on && let Some(interrupt) = self.interrupt.take() {
             std::panic::resume_unwind(Box::new(interrupt));
@@ -200,8 +253,9 @@ impl Kernel {
     }
 
     #[cold]
-    fn end_panicked(&self, task: &TaskRef, panic: Box<dyn Any + Send>) -> bool {
+    fn end_panicked(&self, task: &TaskRef) -> bool {
         self.drop_stage(task);
+        let panic = task.extras_or_make().panic.take().expect("left there by its poll");
         match panic.downcast::<Interrupt>() {
             Ok(interrupt) => {
                 self.interrupt.set(Some(*interrupt));

@@ -131,7 +131,7 @@ impl Waiting {
 
     #[inline]
     fn is_awaited(self) -> bool {
-        self.0.addr() as u64 >> Name::LOOP_SHIFT == Name::NO_LOOP
+        self.0.addr() >= Waiting::AWAITED
     }
 
     /// Keeps the reference; `as_awaited` finds it again.
@@ -139,12 +139,12 @@ impl Waiting {
     fn awaited(awaited: AnyAwaited) -> Waiting {
         let raw = awaited.into_raw().as_ptr().cast_const().cast::<()>();
         assert!(raw.addr() >> Name::LOOP_SHIFT == 0, "an address beyond what Linux gives to programs");
-        Waiting(raw.map_addr(|address| address | Waiting::AWAITED))
+        Waiting(raw.map_addr(|address| address + Waiting::AWAITED))
     }
 
     #[inline]
     fn as_awaited(self) -> Option<NonNull<awaited::Head>> {
-        let raw = self.0.map_addr(|address| address & !Waiting::AWAITED).cast_mut().cast();
+        let raw = self.0.map_addr(|address| address.wrapping_sub(Waiting::AWAITED)).cast_mut().cast();
         // SAFETY: a word of this kind is made by `awaited` alone, from an address that is not null.
         self.is_awaited().then(|| unsafe { NonNull::new_unchecked(raw) })
     }
