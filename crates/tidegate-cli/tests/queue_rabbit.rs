@@ -3,9 +3,15 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use redis::Redis;
+
+#[path = "../../tidegate-worker/tests/rabbit/redis.rs"]
+mod redis;
 
 /// A directory without configuration, and the broker.
 struct Place {
@@ -64,7 +70,13 @@ struct Worker(Child);
 impl Worker {
     /// Returns once it takes tasks.
     fn start(place: &Place, words: &[&str]) -> Worker {
+        Worker::start_in(place, words, place.dir.path())
+    }
+
+    /// With Python's modules from there besides.
+    fn start_in(place: &Place, words: &[&str], modules: &Path) -> Worker {
         let mut command = place.command(&["worker"]);
+        command.env("PYTHONPATH", std::env::join_paths([place.dir.path(), modules]).unwrap());
         let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("  stop ")), "it ended before it began");
@@ -173,13 +185,18 @@ fn what_is_for_files_only_says_so() {
     assert!(told.contains("is no file"), "{told}");
 }
 
-/// A worker of somebody else's, from PyPI, that says what it has run once it was so many.
-fn stranger(script: &str, queue: &str, count: usize) -> Vec<Value> {
+/// A script of the worker's tests, with Celery or dramatiq from PyPI.
+fn peer(script: &str, arguments: &[&str]) -> Command {
     let python = std::env::var("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is not set; tests/rabbit/run.sh does");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-worker/tests/rabbit/peers").join(script);
-    let broker = format!("amqp://guest:guest@{}//", host());
     let mut command = Command::new(python);
-    let output = command.arg(path).args([&broker, queue, &count.to_string()]).stdin(Stdio::null()).output().unwrap();
+    command.arg(path).arg(format!("amqp://guest:guest@{}//", host())).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A worker of somebody else's, from PyPI, that says what it has run once it was so many.
+fn stranger(script: &str, queue: &str, count: usize) -> Vec<Value> {
+    let output = peer(script, &[queue, &count.to_string()]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mut seen: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     seen.sort_by_key(ToString::to_string);
@@ -243,4 +260,63 @@ fn a_result_backend_that_is_not_there_is_said_with_the_way_out() {
         .unwrap();
     let told = place.refused(&worker[..5]);
     assert!(told.contains("127.0.0.1:1"), "{told}");
+}
+
+/// Handlers that note what they run, a byte each.
+const SUMS: &str = r#"
+import os
+from tidegate import task
+
+
+def note(name):
+    file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, b".")
+    os.close(file)
+
+
+@task(name="square")
+def square(n):
+    note("parts")
+    return n * n
+
+
+@task(name="total")
+def total(numbers):
+    note("bodies")
+    return sum(numbers)
+"#;
+
+#[test]
+fn every_chord_comes_to_its_end_whichever_worker_is_killed() {
+    const CHORDS: usize = 20;
+    const KILLS: usize = 6;
+    let (redis, place, queue) = (Redis::start(), Place::new(), name("chords"));
+    std::fs::write(place.dir.path().join("sums.py"), SUMS).unwrap();
+    let noted = |file: &str| std::fs::metadata(place.dir.path().join(file)).map_or(0, |file| file.len() as usize);
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python");
+    let backend = redis.address();
+    let start = || {
+        let words = ["--codec", "celery", "--queue", &queue, "--handler", "python:sums", "--concurrency", "2"];
+        let more = ["--prefetch", "4", "--crashes", "1000", "--retries", "0", "--result-backend", &backend];
+        Worker::start_in(&place, &[&words[..], &more].concat(), &clients)
+    };
+    let producer = peer("celery_chords.py", &[&queue, &backend, &CHORDS.to_string()]).stdout(Stdio::piped()).spawn();
+    for kill in 1..=KILLS {
+        let worker = start();
+        while noted("parts") < kill * 25 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Without a word, as the machine would die.
+        drop(worker);
+    }
+    let worker = start();
+    let output = producer.unwrap().wait_with_output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sums: Vec<usize> = (0..CHORDS).map(|at| (at..at + 10).map(|n| n * n).sum()).collect();
+    assert_eq!(told, json!([sums, []]));
+    // Only what a worker had in hand when it died is run again, and at most what had followed from that.
+    let (parts, bodies) = (noted("parts") - 10 * CHORDS, noted("bodies") - CHORDS);
+    println!("{KILLS} kills: {parts} parts and {bodies} bodies run again");
+    assert!(parts + bodies <= KILLS * (4 + 4), "{parts} parts and {bodies} bodies run again");
+    worker.stop();
 }
