@@ -51,7 +51,7 @@ export PATH PYTHONPATH="$PWD/clients/python"
 port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
 redis-server --bind 127.0.0.1 --port "$port" --save '' --dir "$scratch" >"$scratch/guide-redis.log" &
 redis=$!
-trap 'kill "$redis"; "$node" stop "$scratch/rabbit" || true' EXIT
+trap 'kill "$redis" || true; "$node" stop "$scratch/rabbit" || true' EXIT
 timeout 60 bash -c 'until redis-cli -p "$1" ping >/dev/null 2>&1; do sleep 0.1; done' - "$port"
 for page in from-celery from-dramatiq; do
     tests/rabbit/guide.py "$PWD/docs/$page.md" "amqp://$TIDEGATE_RABBIT_PLAIN" "redis://127.0.0.1:$port"
