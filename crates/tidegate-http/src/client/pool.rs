@@ -279,10 +279,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for timer in [self.reaper.get_mut().take(), self.rounds.get_mut().take()] {
-            if let Some((_, timer)) = timer {
-                timer.cancel();
-            }
+        for (_, timer) in [self.reaper.get_mut().take(), self.rounds.get_mut().take()].into_iter().flatten() {
+            timer.cancel();
         }
     }
 }
