@@ -117,7 +117,11 @@ impl Attempt<'_> {
         let before = meter.received();
         let copy = if is_idempotent(request.method()) { copy_of(&request).map(Box::new) } else { None };
         let drive = Rc::clone(&connection.drive);
-        let mut sent = pin!(connection.sender.try_send_request(*request));
+        // Moved out of a box that stays, its room would be kept until the answer comes.
+        let mut sent = pin!(connection.sender.try_send_request({
+            let boxed = request;
+            *boxed
+        }));
         let answered = poll_fn(|cx| drive.poll_for(cx, sent.as_mut()));
         let Some(answered) = while_moving(&meter, self.limits.read, pin!(answered)).await else {
             let after = self.timeouts.read.unwrap_or_default();
