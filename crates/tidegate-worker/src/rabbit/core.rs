@@ -22,6 +22,10 @@ use crate::broker::{BrokerError, TaskResult, TaskState};
 use crate::clock::{self, LoopClock};
 use crate::task::{Envelope, TaskId};
 
+/// How long an entry of a log may go without an answer before it is sent again. A log is a stream, and one that comes up again
+/// forgets what was published in the first moment, without a word; an entry that is there twice says the same.
+const ENTRY_PATIENCE: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
+
 /// How long a log that is not up may hold up tasks.
 pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -195,7 +199,7 @@ impl Core {
         let messages: Vec<Message> =
             entries.iter().map(|entry| Message::to_queue(log, entry.to_string().into()).mandatory(true)).collect();
         for again in [false, true] {
-            match self.publisher.send(&messages).await {
+            match self.append_now(&messages).await {
                 Ok(()) => return Ok(()),
                 Err(SendError::Broker(error)) => return Err(error),
                 Err(SendError::Unrouted(_)) if !again => self.declare_log(log).await?,
@@ -206,6 +210,15 @@ impl Core {
             }
         }
         unreachable!("the second time returns")
+    }
+
+    async fn append_now(&self, messages: &[Message]) -> Result<(), SendError> {
+        for patience in ENTRY_PATIENCE {
+            if let Ok(sent) = timeout(patience, self.publisher.send(messages)).await {
+                return sent;
+            }
+        }
+        self.publisher.send(messages).await
     }
 
     pub(super) async fn declare_log(&self, log: &str) -> Result<(), BrokerError> {
