@@ -55,10 +55,58 @@ pub(super) fn lines() -> Vec<Line> {
     let cpu = Line::new("1,000 pages at 10 ms, concurrency 50: CPU of the client", "ms")
         .goal(Goal::Ratio { against: &[HTTPX], limit: 2.0, aim: 10.0 })
         .rounds_max(7);
-    let wall =
-        wall.contestant_if(BASELINE, || Ok(millis(ours()?.wall))).contestant_if(HTTPX, || Ok(millis(httpx()?.wall)));
-    let cpu = cpu.contestant_if(BASELINE, || Ok(millis(ours()?.cpu))).contestant_if(HTTPX, || Ok(millis(httpx()?.cpu)));
-    vec![wall, cpu]
+    let wall = wall
+        .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.wall)))
+        .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.wall)));
+    let cpu = cpu
+        .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.cpu)))
+        .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.cpu)));
+    let beyond = Line::new("1,000 pages at 10 ms, concurrency 50: time beyond the server's", "ms")
+        .contestant_if(BASELINE, || Ok(ours(CROWD)?.beyond() * 1e3))
+        .contestant_if(HTTPX, || Ok(httpx(CROWD)?.beyond() * 1e3))
+        .rounds_max(3)
+        .note(
+            "the server's time is from a request's last byte to its answer, as it says itself; late timers are in it",
+        );
+    let alone = Line::new("100 pages at 10 ms, one at a time: time a page beyond the server's", "us")
+        .contestant_if(BASELINE, || Ok(ours(ALONE)?.beyond() * 1e6 / ALONE.pages as f64))
+        .contestant_if(HTTPX, || Ok(httpx(ALONE)?.beyond() * 1e6 / ALONE.pages as f64))
+        .rounds_max(3)
+        .note("a way there and back when both sides sleep in between: twenty of them are in the line above, too");
+    vec![wall, beyond, alone, cpu]
+}
+
+/// What is asked, and how many at once.
+#[derive(Clone, Copy)]
+struct Job {
+    pages: u64,
+    concurrency: u64,
+    warm_up: u64,
+}
+
+const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP };
+const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10 };
+
+/// What a client measured of itself, and what the server says.
+struct Measured {
+    job: Job,
+    did: Did,
+    /// From a page's arrival to its answer, on average, in seconds.
+    server: f64,
+}
+
+impl Measured {
+    fn new(job: Job, did: Did, server: &Handle) -> Measured {
+        let last = server.log(usize::try_from(job.pages).unwrap_or(usize::MAX));
+        let took: u64 = last.iter().filter_map(|entry| entry.took_us).sum();
+        Measured { job, did, server: took as f64 / 1e6 / last.len().max(1) as f64 }
+    }
+
+    /// Seconds that the server did not take.
+    fn beyond(&self) -> f64 {
+        let turns = self.job.pages as f64 / self.job.concurrency as f64;
+        self.did.wall.as_secs_f64() - self.server * turns
+    }
 }
 
 fn millis(duration: Duration) -> f64 {
@@ -74,26 +122,28 @@ fn server() -> Result<(Handle, Cpus), String> {
     Ok((server, cpus))
 }
 
-fn ours() -> Result<Did, String> {
+fn ours(job: Job) -> Result<Measured, String> {
     let (server, _cpus) = server()?;
     let work = Work {
         kind: Kind::Gate,
-        requests: PAGES,
+        requests: job.pages,
         every: Duration::ZERO,
-        concurrency: CONCURRENCY,
+        concurrency: job.concurrency,
         amount: 0,
         window: Duration::ZERO,
-        warm_up: WARM_UP,
+        warm_up: job.warm_up,
     };
-    client::send(&server.base_url(), work)
+    let did = client::send(&server.base_url(), work)?;
+    Ok(Measured::new(job, did, &server))
 }
 
-fn httpx() -> Result<Did, String> {
+fn httpx(job: Job) -> Result<Measured, String> {
     let python = environment()?;
     let (server, _cpus) = server()?;
-    let numbers = [PAGES, CONCURRENCY, WARM_UP].map(|number| number.to_string());
+    let numbers = [job.pages, job.concurrency, job.warm_up].map(|number| number.to_string());
     let said = python::output(Command::new(python).args(["-c", SCRIPT, &server.base_url()]).args(numbers))?;
-    client::read(&said).ok_or_else(|| format!("httpx printed {said:?}"))
+    let did = client::read(&said).ok_or_else(|| format!("httpx printed {said:?}"))?;
+    Ok(Measured::new(job, did, &server))
 }
 
 /// An interpreter that has httpx; installs it if need be.
