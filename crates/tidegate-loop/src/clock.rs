@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
+
 /// Nanoseconds since the loop was made; negative for instants before it.
 pub(crate) type Nanos = i64;
 
@@ -81,6 +83,14 @@ pub(crate) fn nanos_of(duration: Duration) -> Nanos {
         return Nanos::MAX;
     }
     duration.as_secs() as Nanos * 1_000_000_000 + Nanos::from(duration.subsec_nanos())
+}
+
+/// As the kernel takes it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
 }
 
 /// A delay: a [`Duration`], or seconds as `f64` the way asyncio counts them.

@@ -8,6 +8,7 @@ use crate::clock::Nanos;
 use crate::context::Snapshot;
 use crate::error::RunError;
 use crate::handle::Callback;
+use crate::inbox::Bed;
 use crate::io::Due;
 use crate::kernel::{IO_BUDGET, Kernel, Pace};
 use crate::waker::Message;
@@ -57,10 +58,20 @@ impl Kernel {
         if timeout.is_some() {
             self.punctual.enter();
         }
+        // Nothing can be added while the loop sleeps: that is its own doing.
+        let bed = if self.io.borrow().is_needed() { Bed::Selector } else { Bed::Inbox };
         loop {
             let before = now;
-            let sleeps = inbox.before_sleep();
-            let events = self.select(if sleeps { timeout } else { Some(Duration::ZERO) });
+            let sleeps = inbox.before_sleep(bed);
+            let events = match bed {
+                Bed::Selector => self.select(if sleeps { timeout } else { Some(Duration::ZERO) }),
+                Bed::Inbox => {
+                    if sleeps {
+                        inbox.sleep(timeout);
+                    }
+                    0
+                }
+            };
             inbox.after_sleep();
             now = self.now();
             self.counters.polled(now - before);

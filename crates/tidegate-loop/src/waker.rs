@@ -28,7 +28,7 @@ pub(crate) enum Message {
 /// hit a descriptor that has become somebody else's).
 pub(crate) struct Mailbox {
     pub(crate) inbox: Inbox<Message>,
-    /// Written while the loop sleeps, watched edge-triggered by its selector, never read.
+    /// Written while the loop sleeps at its selector, watched edge-triggered by its selector, never read.
     pub(crate) bell: OwnedFd,
     /// A signal has come that somebody on the loop listens for.
     pub(crate) signalled: AtomicBool,
@@ -46,7 +46,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Makes the loop look around, and rings if it sleeps. Atomics and at most one `write`: a signal handler may call it.
+    /// Makes the loop look around, and rings if it sleeps. Atomics and at most one call: a signal handler may call it.
     pub(crate) fn nudge(&self) {
         if self.inbox.nudge() == Posted::Ring {
             self.ring();

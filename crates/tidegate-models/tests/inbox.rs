@@ -1,8 +1,11 @@
-//! The loop's inbox: no wake-up falls between the look and the sleep, a sleep is rung for once, and a message is
-//! delivered, handed back or left for whoever closes: exactly one of these.
+//! The loop's inbox and its sleep: no wake-up falls between the look and the sleep, wherever the loop sleeps, a sleep is
+//! rung for once, and a message is delivered, handed back or left for whoever closes: exactly one of these.
 
 /// Stands in for `tidegate-loop/src/sync.rs`.
 mod sync {
+    use std::time::Duration;
+
+    use loom::sync::Condvar;
     pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::Ordering;
 
@@ -31,15 +34,57 @@ mod sync {
             Self::fence(order);
             self.0.store(value, order);
         }
+    }
+
+    /// A word with the queue that Linux keeps for those who sleep on it.
+    pub(crate) struct AtomicU32 {
+        word: loom::sync::atomic::AtomicU32,
+        queue: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl AtomicU32 {
+        pub(crate) fn new(value: u32) -> Self {
+            let word = loom::sync::atomic::AtomicU32::new(value);
+            Self { word, queue: Mutex::new(()), woken: Condvar::new() }
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            AtomicBool::fence(order);
+            self.word.load(order)
+        }
+
+        pub(crate) fn store(&self, value: u32, order: Ordering) {
+            AtomicBool::fence(order);
+            self.word.store(value, order);
+        }
 
         /// A swap that finds what it brings changes nothing. Loom keeps its write all the same, and lets others read
-        /// it after writes that came later; as an exchange that fails it leaves no write behind.
-        pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
-            Self::fence(order);
-            match self.0.compare_exchange(!value, value, order, Ordering::SeqCst) {
-                Ok(before) | Err(before) => before,
+        /// it after writes that came later; so here it leaves no write behind.
+        pub(crate) fn swap(&self, value: u32, order: Ordering) -> u32 {
+            AtomicBool::fence(order);
+            let mut found = self.word.load(Ordering::SeqCst);
+            while found != value {
+                match self.word.compare_exchange(found, value, order, Ordering::SeqCst) {
+                    Ok(before) => return before,
+                    Err(other) => found = other,
+                }
             }
+            found
         }
+    }
+
+    /// The kernel looks at the word under the lock that a waker takes after it has changed it.
+    pub(crate) fn wait_while(word: &AtomicU32, value: u32, _timeout: Option<Duration>) {
+        let queue = word.queue.lock().unwrap();
+        if word.word.load(Ordering::Relaxed) == value {
+            drop(word.woken.wait(queue).unwrap());
+        }
+    }
+
+    pub(crate) fn wake_one(word: &AtomicU32) {
+        let _queue = word.queue.lock().unwrap();
+        word.woken.notify_one();
     }
 }
 
@@ -50,7 +95,7 @@ mod support;
 
 use std::sync::Arc;
 
-use inbox::{Inbox, Posted};
+use inbox::{Bed, Inbox, Posted};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use support::check;
@@ -71,7 +116,8 @@ struct Mailbox {
 
 impl Mailbox {
     fn new() -> Arc<Mailbox> {
-        let mailbox = Mailbox { inbox: Inbox::new(), bell: Bell { rings: Mutex::new(0), rung: Condvar::new() } };
+        let bell = Bell { rings: Mutex::new(0), rung: Condvar::new() };
+        let mailbox = Mailbox { inbox: Inbox::new(), bell };
         mailbox.inbox.open(OWNER);
         Arc::new(mailbox)
     }
@@ -80,10 +126,14 @@ impl Mailbox {
     fn post(&self, message: u32) -> Result<bool, u32> {
         let ring = self.inbox.post(Some(OWNER), message)? == Posted::Ring;
         if ring {
-            *self.bell.rings.lock().unwrap() += 1;
-            self.bell.rung.notify_one();
+            self.ring();
         }
         Ok(ring)
+    }
+
+    fn ring(&self) {
+        *self.bell.rings.lock().unwrap() += 1;
+        self.bell.rung.notify_one();
     }
 
     fn poster(self: &Arc<Self>, messages: impl IntoIterator<Item = u32> + Send + 'static) -> thread::JoinHandle<u32> {
@@ -91,9 +141,32 @@ impl Mailbox {
         thread::spawn(move || messages.into_iter().map(|message| u32::from(mailbox.post(message).unwrap())).sum())
     }
 
-    /// The loop's side, as `tick` and `poll_real` do it: until that many messages have come. How often it was about to
-    /// sleep.
+    /// At the selector it sleeps until the bell has rung more often than was heard.
+    fn sleep_once(&self, bed: Bed, heard: &mut u32) {
+        let sleeps = self.inbox.before_sleep(bed);
+        if bed == Bed::Inbox {
+            if sleeps {
+                self.inbox.sleep(None);
+            }
+        } else {
+            let mut rings = self.bell.rings.lock().unwrap();
+            if sleeps {
+                while *rings == *heard {
+                    rings = self.bell.rung.wait(rings).unwrap();
+                }
+            }
+            *heard = *rings;
+        }
+        self.inbox.after_sleep();
+    }
+
     fn receive(&self, count: usize) -> (Vec<u32>, u32) {
+        self.receive_from(|_| Bed::Selector, count)
+    }
+
+    /// The loop's side, as `tick` and `sleep` do it: until that many messages have come. How often it was about to
+    /// sleep.
+    fn receive_from(&self, bed: impl Fn(u32) -> Bed, count: usize) -> (Vec<u32>, u32) {
         let (mut messages, mut heard, mut attempts) = (Vec::new(), 0, 0);
         loop {
             if self.inbox.is_posted() {
@@ -103,41 +176,61 @@ impl Mailbox {
                 return (messages, attempts);
             }
             attempts += 1;
-            let sleeps = self.inbox.before_sleep();
-            let mut rings = self.bell.rings.lock().unwrap();
-            if sleeps {
-                // Nothing else would ever wake it: a lost wake-up is a deadlock, which loom reports.
-                while *rings == heard {
-                    rings = self.bell.rung.wait(rings).unwrap();
-                }
-            }
-            heard = *rings;
-            drop(rings);
-            self.inbox.after_sleep();
+            // Nothing else would ever wake it: a lost wake-up is a deadlock, which loom reports.
+            self.sleep_once(bed(attempts), &mut heard);
         }
     }
 }
 
 #[test]
 fn no_wake_up_is_lost_between_the_look_and_the_sleep() {
-    check(|| {
-        let mailbox = Mailbox::new();
-        let poster = mailbox.poster([7]);
-        assert_eq!(mailbox.receive(1).0, [7]);
-        poster.join().unwrap();
-    });
+    for bed in [Bed::Selector, Bed::Inbox] {
+        check(move || {
+            let mailbox = Mailbox::new();
+            let poster = mailbox.poster([7]);
+            assert_eq!(mailbox.receive_from(|_| bed, 1).0, [7]);
+            poster.join().unwrap();
+        });
+    }
 }
 
 #[test]
 fn two_posters_are_both_heard_and_ring_once_a_sleep_at_most() {
+    for bed in [Bed::Selector, Bed::Inbox] {
+        check(move || {
+            let mailbox = Mailbox::new();
+            let posters = [mailbox.poster([1]), mailbox.poster([2])];
+            let (mut messages, attempts) = mailbox.receive_from(|_| bed, 2);
+            messages.sort_unstable();
+            assert_eq!(messages, [1, 2]);
+            let rings: u32 = posters.map(|poster| poster.join().unwrap()).iter().sum();
+            assert!(rings <= attempts, "{rings} rings for {attempts} times it meant to sleep");
+        });
+    }
+}
+
+fn now_here_now_there(attempt: u32) -> Bed {
+    if attempt % 2 == 1 { Bed::Inbox } else { Bed::Selector }
+}
+
+/// Whoever is told to ring may be late and find the loop asleep in the other place: it is woken there, or need not be.
+#[test]
+fn no_wake_up_is_lost_when_the_loop_sleeps_now_here_now_there() {
+    check(|| {
+        let mailbox = Mailbox::new();
+        let poster = mailbox.poster([1, 2]);
+        assert_eq!(mailbox.receive_from(now_here_now_there, 2).0, [1, 2]);
+        poster.join().unwrap();
+    });
     check(|| {
         let mailbox = Mailbox::new();
         let posters = [mailbox.poster([1]), mailbox.poster([2])];
-        let (mut messages, attempts) = mailbox.receive(2);
+        let mut messages = mailbox.receive_from(now_here_now_there, 2).0;
         messages.sort_unstable();
         assert_eq!(messages, [1, 2]);
-        let rings: u32 = posters.map(|poster| poster.join().unwrap()).iter().sum();
-        assert!(rings <= attempts, "{rings} rings for {attempts} times it meant to sleep");
+        for poster in posters {
+            poster.join().unwrap();
+        }
     });
 }
 
@@ -145,13 +238,13 @@ fn two_posters_are_both_heard_and_ring_once_a_sleep_at_most() {
 fn a_sleep_is_rung_for_exactly_once() {
     check(|| {
         let mailbox = Mailbox::new();
-        assert!(mailbox.inbox.before_sleep());
+        assert!(mailbox.inbox.before_sleep(Bed::Selector));
         let posters = [mailbox.poster([1]), mailbox.poster([2])];
         let rings: u32 = posters.map(|poster| poster.join().unwrap()).iter().sum();
         assert_eq!(rings, 1);
         mailbox.inbox.after_sleep();
         assert!(mailbox.inbox.is_posted());
-        assert!(!mailbox.inbox.before_sleep(), "what was posted keeps it awake");
+        assert!(!mailbox.inbox.before_sleep(Bed::Selector), "what was posted keeps it awake");
     });
 }
 
@@ -161,7 +254,7 @@ fn a_post_is_not_lost_when_something_else_ends_the_sleep() {
     check(|| {
         let mailbox = Mailbox::new();
         let poster = mailbox.poster([7]);
-        mailbox.inbox.before_sleep();
+        mailbox.inbox.before_sleep(Bed::Selector);
         mailbox.inbox.after_sleep();
         assert_eq!(mailbox.receive(1).0, [7]);
         poster.join().unwrap();
@@ -178,8 +271,7 @@ fn a_nudge_without_a_message_is_not_slept_through() {
         let handler = thread::spawn(move || {
             flag.store(true, sync::Ordering::SeqCst);
             if handler_mailbox.inbox.nudge() == Posted::Ring {
-                *handler_mailbox.bell.rings.lock().unwrap() += 1;
-                handler_mailbox.bell.rung.notify_one();
+                handler_mailbox.ring();
             }
         });
         let mut heard = 0;
@@ -190,16 +282,7 @@ fn a_nudge_without_a_message_is_not_slept_through() {
                     break;
                 }
             }
-            let sleeps = mailbox.inbox.before_sleep();
-            let mut rings = mailbox.bell.rings.lock().unwrap();
-            if sleeps {
-                while *rings == heard {
-                    rings = mailbox.bell.rung.wait(rings).unwrap();
-                }
-            }
-            heard = *rings;
-            drop(rings);
-            mailbox.inbox.after_sleep();
+            mailbox.sleep_once(Bed::Selector, &mut heard);
         }
         handler.join().unwrap();
     });

@@ -104,6 +104,11 @@ impl IoTable {
         self.sources.registered > 0 || !self.watched.is_empty() || self.ring.as_ref().is_some_and(|ring| ring.is_busy())
     }
 
+    /// Whether it has to be asked before the loop sleeps. A ring has: it may have something to tell the kernel.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.ring.is_some() || self.has_watchers()
+    }
+
     /// Watches `fd` on one side; a callback that was there before comes back, cancelled.
     pub(super) fn add(
         &mut self,

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::{Interest, Readiness, Ready, Selector, Token};
+use crate::clock::timespec;
 
 /// Its own time-out counts milliseconds, so it is used for whole ones, rounded down; what is left, and any short wait,
 /// goes through `ppoll` on the epoll descriptor, which takes nanoseconds. A sleep without events costs one call either
@@ -46,13 +47,6 @@ impl Epoll {
             }
         };
         epoll::wait(&self.epoll, spare_capacity(&mut self.events), whole.as_ref()).map(drop)
-    }
-}
-
-pub(super) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_num_elements, select};
 use rustix::io::Errno;
 
-use super::epoll::timespec;
 use super::{Interest, Readiness, Ready, Selector, Token};
+use crate::clock::timespec;
 
 /// Descriptors from here on do not fit into the `fd_set` that POSIX knows.
 pub(crate) const DESCRIPTORS_MAX: RawFd = 1024;

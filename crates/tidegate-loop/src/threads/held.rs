@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::inbox::Bed;
 use crate::kernel::Kernel;
 
 /// A result to come that is not to be seen before it is released.
@@ -37,7 +38,7 @@ impl Kernel {
             if self.release_held() {
                 continue;
             }
-            let sleeps = inbox.before_sleep();
+            let sleeps = inbox.before_sleep(Bed::Selector);
             let timeout = if sleeps { None } else { Some(Duration::ZERO) };
             let events = self.select(timeout);
             inbox.after_sleep();
