@@ -1,7 +1,7 @@
 //! What other threads hand to a loop: a locked list, one flag that says it is not empty, and one word that says whether
 //! and where the loop sleeps, so that nobody rings for a loop that is awake. A loop that watches no descriptor sleeps on
-//! that word: this costs the kernel less than a selector and an eventfd do, and its time-out counts nanoseconds. The models in `tidegate-models` compile this very
-//! file against loom's types; that is why it takes them from `crate::sync`.
+//! that word: this costs the kernel less than a selector and an eventfd do, and its time-out counts nanoseconds. The
+//! models in `tidegate-models` compile this very file against loom's types; that is why it takes them from `crate::sync`.
 
 use std::time::Duration;
 
