@@ -12,7 +12,13 @@ fn waits(dump: &tidegate_loop::TaskDump, name: &str) -> String {
 
 #[test]
 fn a_dump_names_the_socket_and_the_child_a_task_waits_for() {
-    let event_loop = EventLoop::builder().selector(SelectorKind::Epoll).build().unwrap();
+    for kind in [SelectorKind::Select, SelectorKind::EpollLevel, SelectorKind::Epoll, SelectorKind::IoUring] {
+        names_what_is_waited_for(kind);
+    }
+}
+
+fn names_what_is_waited_for(kind: SelectorKind) {
+    let event_loop = EventLoop::builder().selector(kind).build().unwrap();
     let main = async {
         let handle = tidegate_loop::LoopHandle::current();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
