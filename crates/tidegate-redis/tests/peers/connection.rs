@@ -20,6 +20,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_full_redis_says_so", out_of_memory),
     ("tls_trusts_whom_it_is_told_to_and_nobody_else", tls),
     ("closing_waits_for_answers", closing),
+    ("several_commands_of_one_are_written_together", several),
+    ("who_would_rather_not_wait_is_told_after_the_first_attempt", attempted),
 ];
 
 fn together() {
@@ -213,5 +215,38 @@ fn closing() {
         redis.close().await;
         assert_eq!(owed.await.unwrap(), Ok(Value::Bytes(b"owed".to_vec())));
         assert_eq!(redis.call(Command::new("PING")).await, Err(CallError::Closed));
+    });
+}
+
+fn several() {
+    on_loop(async {
+        let server = Server::start(&[]);
+        let redis = server.client();
+        redis.attempted().await.unwrap();
+        let echo = |n: usize| Command::new("ECHO").arg(n.to_string());
+        let commands: Vec<Command> =
+            (0..100).map(|n| if n == 50 { Command::new("NONSENSE") } else { echo(n) }).collect();
+        let answers = redis.call_all(commands).await;
+        assert_eq!(answers.len(), 100);
+        for (n, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Err(CallError::Refused(refusal)) => assert_eq!((n, refusal.kind), (50, RefusalKind::Wrong)),
+                answer => assert_eq!(answer.unwrap().as_int(), Some(n as i64)),
+            }
+        }
+        assert!(redis.stats().batches <= 2, "{} writes", redis.stats().batches);
+        redis.close().await;
+        assert_eq!(redis.call_all(vec![echo(1)]).await, [Err(CallError::Closed)]);
+    });
+}
+
+fn attempted() {
+    on_loop(async {
+        let port = free_port([127, 0, 0, 1].into());
+        let redis = Client::open(format!("redis://127.0.0.1:{port}").parse().unwrap(), quick());
+        assert_eq!(redis.fault(), None, "nothing is known yet");
+        let error = redis.attempted().await.unwrap_err();
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+        assert_eq!(redis.fault(), Some(error));
     });
 }
