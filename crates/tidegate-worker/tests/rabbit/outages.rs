@@ -36,7 +36,7 @@ struct Flow {
     runs: RefCell<BTreeMap<u32, Vec<Tag>>>,
     /// Their publisher was in doubt, and published them again.
     doubtful: RefCell<HashSet<u32>>,
-    /// Outages that have begun.
+    /// Beginnings and ends of outages: odd while one lasts.
     outages: Cell<u32>,
     /// Deliveries that were taken back, and settlements that came too late.
     lost: Cell<usize>,
@@ -92,7 +92,7 @@ async fn produce(flow: Rc<Flow>, broker: Rc<RabbitBroker>, queue: String, total:
             again = true;
         }
         // What is sent again after a lost confirmation may be there twice.
-        if again || flow.outages.get() != before {
+        if again || before % 2 == 1 || flow.outages.get() != before {
             flow.doubtful.borrow_mut().extend(numbers);
         }
     }
@@ -152,7 +152,7 @@ async fn suffer(flow: &Flow, proxy: &Proxy, outage: Outage) -> Duration {
             back.await.unwrap()
         }
     };
-    // A publish that began in between may have been in doubt as well.
+    // A publish that began in between may have been in doubt as well, though it ended before this.
     flow.outages.set(flow.outages.get() + 1);
     flow.until(|flow| flow.resumed.get().is_some_and(|(resumed, _)| resumed > epoch)).await;
     let (_, resumed) = flow.resumed.get().unwrap();
