@@ -3,5 +3,4 @@
 mod answers;
 mod jsonl;
 mod plan;
-mod proof;
 mod support;
