@@ -147,7 +147,7 @@ impl Kernel {
             shuffle: setup.seed.map(|seed| Cell::new(mix(mix(seed)))),
             state: Cell::new(State::Idle),
             stopping: Cell::new(false),
-            ready: ReadyQueue::new(registration.id),
+            ready: ReadyQueue::new(),
             tasks: Local::new(tasks),
             timers: RefCell::new(Timers::new()),
             io: RefCell::new(io),

@@ -10,9 +10,9 @@ const _: () = assert!(usize::BITS == u64::BITS, "a waker's data pointer must hol
 
 /// Slots a loop's task table can have.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Loops that can be alive at one time in a process. The last id is no loop's, so that a word can hold a name or
+/// Loops that can be alive at one time in a process. The last two ids are no loop's, so that a word can hold a name or
 /// something else.
-pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 1;
+pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 2;
 
 /// Never zero: generations start at 1, and that leaves the small numbers to [`Waiting`](crate::task::Waiting).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ impl Name {
     /// Where the loop's id begins.
     pub(crate) const LOOP_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
 
-    /// What no name has in its topmost bits: the id that is no loop's.
+    /// What no name has in its topmost bits: the first of the ids that are no loop's.
     pub(crate) const NO_LOOP: u64 = LOOPS_MAX as u64;
 
     /// The smallest value a name can have; everything below is free for other meanings.
@@ -42,17 +42,6 @@ impl Name {
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         self.0
-    }
-
-    /// Slot and generation alone.
-    #[inline]
-    pub(crate) fn without_loop(self) -> u64 {
-        self.0 & ((1 << Name::LOOP_SHIFT) - 1)
-    }
-
-    #[inline]
-    pub(crate) fn with_loop(bits: u64, loop_id: u16) -> Name {
-        Name(bits | (u64::from(loop_id) << Name::LOOP_SHIFT))
     }
 
     #[inline]
@@ -100,8 +89,8 @@ mod tests {
     #[test]
     fn a_name_gives_back_its_parts() {
         let generation = Generation(Generation::MASK);
-        let name = Name::new(4094, (SLOTS_MAX - 1) as u32, generation);
-        assert_eq!((name.loop_id(), name.slot(), name.generation()), (4094, (SLOTS_MAX - 1) as u32, generation));
+        let name = Name::new(4093, (SLOTS_MAX - 1) as u32, generation);
+        assert_eq!((name.loop_id(), name.slot(), name.generation()), (4093, (SLOTS_MAX - 1) as u32, generation));
         assert_eq!(Name::from_bits(name.bits()), name);
     }
 

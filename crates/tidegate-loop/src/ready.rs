@@ -11,20 +11,19 @@ use crate::local::Local;
 use crate::name::Name;
 use crate::timers::TimerKey;
 
-/// What kind of entry it is stands where a name has its loop's id, which is known here.
+/// A task's name, or what no name is: something else, of which kind stands where a name has its loop's id.
 #[derive(Clone, Copy)]
 struct Entry(u64);
 
 impl Entry {
     fn is_task(self) -> bool {
-        self.0 >> KIND_SHIFT == TASK
+        self.0 >> KIND_SHIFT < TIMER
     }
 }
 
 const KIND_SHIFT: u32 = Name::LOOP_SHIFT;
-const TASK: u64 = 0;
-const TIMER: u64 = 1;
-const CALL: u64 = 2;
+const TIMER: u64 = Name::NO_LOOP;
+const CALL: u64 = Name::NO_LOOP + 1;
 
 /// A place in the line, counted from the loop's first entry.
 pub(crate) type Place = usize;
@@ -127,15 +126,14 @@ pub(crate) enum Turn {
 }
 
 pub(crate) struct ReadyQueue {
-    loop_id: u16,
     entries: Local<Ring>,
     /// One for every `CALL` among the entries.
     calls: RefCell<VecDeque<Call>>,
 }
 
 impl ReadyQueue {
-    pub(crate) fn new(loop_id: u16) -> ReadyQueue {
-        ReadyQueue { loop_id, entries: Local::new(Ring::new()), calls: RefCell::default() }
+    pub(crate) fn new() -> ReadyQueue {
+        ReadyQueue { entries: Local::new(Ring::new()), calls: RefCell::default() }
     }
 
     #[inline]
@@ -146,14 +144,14 @@ impl ReadyQueue {
 
     #[inline]
     pub(crate) fn push_task(&self, name: Name) {
-        self.push(Entry(name.without_loop() | TASK << KIND_SHIFT));
+        self.push(Entry(name.bits()));
     }
 
     /// If `wanted`, which must not come back to this queue. False: there is no room without an allocation.
     #[inline(always)]
     pub(crate) fn push_task_if(&self, name: Name, wanted: impl FnOnce() -> bool) -> bool {
         // SAFETY: entries are plain numbers, and `wanted` is the kernel's and does not come back.
-        unsafe { self.entries.with(|entries| entries.push_if(Entry(name.without_loop() | TASK << KIND_SHIFT), wanted)) }
+        unsafe { self.entries.with(|entries| entries.push_if(Entry(name.bits()), wanted)) }
     }
 
     #[inline]
@@ -197,7 +195,7 @@ impl ReadyQueue {
         // SAFETY: entries are plain numbers.
         let Entry(bits) = unsafe { self.entries.with(|entries| entries.pop(end))? };
         Some(match bits >> KIND_SHIFT {
-            TASK => Turn::Task(Name::with_loop(bits, self.loop_id)),
+            ..TIMER => Turn::Task(Name::from_bits(bits)),
             TIMER => Turn::Timer(TimerKey::from_bits(bits & !(TIMER << KIND_SHIFT))),
             _ => match self.calls.borrow_mut().pop_front().expect("a callback for every entry of its kind") {
                 Call::Once(callback) => Turn::Call(callback),

@@ -4,46 +4,16 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::task::{Context as PollContext, Poll, Waker};
+use std::task::{Context as PollContext, Waker};
 
 use crate::cancel;
 use crate::context::Snapshot;
 use crate::error::Interrupt;
 use crate::kernel::Kernel;
 use crate::name::Name;
-use crate::task::cell::{Extras, Header, TaskRef, Waiting, flag};
+use crate::task::cell::{Extras, Header, Polled, TaskRef, Waiting, flag};
 use crate::task::{Outcome, Task, Waiters};
 use crate::waker::{self, waker_of};
-
-/// What came of a poll. One byte: every step hands one over, and what a panic brought would make it two words. In the
-/// order in which the compiler numbers a `Poll<bool>`, so that it need not translate.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Polled {
-    Ready,
-    /// Ready with an error.
-    Failed,
-    Pending,
-    /// The task has what it panicked with among its extras.
-    Panicked,
-}
-
-impl Polled {
-    #[inline(always)]
-    fn of(task: &TaskRef, polled: Result<Poll<bool>, Box<dyn Any + Send>>) -> Polled {
-        match polled {
-            Ok(Poll::Pending) => Polled::Pending,
-            Ok(Poll::Ready(false)) => Polled::Ready,
-            Ok(Poll::Ready(true)) => Polled::Failed,
-            Err(panic) => Polled::panicked(task, panic),
-        }
-    }
-
-    #[cold]
-    fn panicked(task: &TaskRef, panic: Box<dyn Any + Send>) -> Polled {
-        task.extras_or_make().panic.replace(Some(panic));
-        Polled::Panicked
-    }
-}
 
 /// Makes a task the current one; whoever was comes back when the guard goes. That is nobody, or one that `step_now` marks.
 struct AsCurrent<'a> {
@@ -126,9 +96,24 @@ impl Kernel {
         self.current.get() == Some(NonNull::from(task)) || task.has(flag::OUTER)
     }
 
-    /// The current task goes to the end of the line.
-    #[inline]
+    /// The current task goes to the end of the line. Apart, and with nothing to do after the one call it makes: so
+    /// neither this nor the future that yields has registers to save.
+    #[inline(never)]
     pub(crate) fn give_turn_away(&self, waker: &Waker) {
+        // Its own waker, which is the rule: what that would look for is here already.
+        if let Some(task) = self.current_task()
+            && waker::name_of(waker) == Some(task.name)
+            && task.try_wait_for(Waiting::TURN)
+            && self.try_wake(task.name)
+        {
+            return;
+        }
+        self.give_turn_away_through(waker);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_turn_away_through(&self, waker: &Waker) {
         if let Some(task) = self.current_task() {
             task.wait_for(Waiting::TURN);
         }
@@ -136,7 +121,7 @@ impl Kernel {
     }
 
     /// One step of a task. A name that has gone stale in the queue is passed over. False: it wants to leave the loop.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn step<const WATCHED: bool>(&self, name: Name) -> bool {
         if WATCHED {
             let _watched = WatchedStep::new(self, name);
@@ -152,16 +137,17 @@ impl Kernel {
         let Some(task) = (unsafe { self.dequeue(name) }) else { return true };
         let header: &Header = &task;
         debug_assert!(!self.is_running(header), "a task that runs is not stepped again");
-        if header.has(flag::MUST_CANCEL | flag::INTERRUPTED) && !self.deliver(&task) {
-            return true;
-        }
-        header.wait_for(Waiting::FOREIGN);
-        let polled = self.poll_stage(&task, name);
+        // One look for all that is rare, before the step and after it.
+        let polled = if header.has(flag::MUST_CANCEL | flag::INTERRUPTED | flag::IN_CONTEXT) {
+            let Some(polled) = self.poll_rare(&task, name) else { return true };
+            polled
+        } else {
+            self.poll_stage(&task, name)
+        };
         if polled != Polled::Pending {
             return self.last_step(&task, polled);
         }
         header.since.set(self.tick_time.get());
-        // One look for all that is rare.
         if header.has(flag::UNWIND | flag::MUST_CANCEL | flag::FORWARDED | flag::DELIVERED) {
             return self.suspend_cancelled(&task);
         }
@@ -191,28 +177,34 @@ impl Kernel {
         false
     }
 
+    /// A step that delivers a cancellation, or is taken in a shared context. `None`: the task ended with the one.
+    #[cold]
+    #[inline(never)]
+    fn poll_rare(&self, task: &TaskRef, name: Name) -> Option<Polled> {
+        if task.has(flag::MUST_CANCEL | flag::INTERRUPTED) && !self.deliver(task) {
+            return None;
+        }
+        let Some(context) = task.shared_context() else { return Some(self.poll_stage(task, name)) };
+        // SAFETY: as in `poll_stage`.
+        Some(self.poll_as_current(task, name, |cx| context.enter(|| unsafe { task.poll(cx) })))
+    }
+
     #[inline(always)]
     fn poll_stage(&self, task: &TaskRef, name: Name) -> Polled {
+        // SAFETY: the task is in the table, so it has neither ended nor been cleared, and it is not running: a step is
+        // taken from the queue only, by `run`, which does not nest, or is a new task's first.
+        self.poll_as_current(task, name, |cx| unsafe { task.poll(cx) })
+    }
+
+    #[inline(always)]
+    fn poll_as_current(&self, task: &TaskRef, name: Name, poll: impl FnOnce(&mut PollContext<'_>) -> Polled) -> Polled {
         let header: &Header = task;
+        header.wait_for(Waiting::FOREIGN);
         // Dropping it would do nothing, and not dropping it is less code.
         let waker = ManuallyDrop::new(waker_of(name));
         let mut cx = PollContext::from_waker(&waker);
         let _current = AsCurrent::new(self, header);
-        if let Some(extras) = header.extras()
-            && extras.context.get().is_some()
-        {
-            return self.poll_in_shared_context(task, &mut cx);
-        }
-        // SAFETY: the task is in the table, so it has neither ended nor been cleared, and it is not running: a step is
-        // taken from the queue only, by `run`, which does not nest, or is a new task's first.
-        Polled::of(task, catch_unwind(AssertUnwindSafe(|| unsafe { task.poll(&mut cx) })))
-    }
-
-    #[cold]
-    fn poll_in_shared_context(&self, task: &TaskRef, cx: &mut PollContext<'_>) -> Polled {
-        let context = task.shared_context().expect("it was there just now");
-        // SAFETY: as in `poll_stage`.
-        Polled::of(task, catch_unwind(AssertUnwindSafe(|| context.enter(|| unsafe { task.poll(cx) }))))
+        catch_unwind(AssertUnwindSafe(|| poll(&mut cx))).unwrap_or_else(|panic| note_panic(task, panic))
     }
 
     /// The step was the last one.
@@ -317,6 +309,12 @@ impl Kernel {
             tell_waiters(&task, extras);
         }
     }
+}
+
+#[cold]
+fn note_panic(task: &TaskRef, panic: Box<dyn Any + Send>) -> Polled {
+    task.extras_or_make().panic.replace(Some(panic));
+    Polled::Panicked
 }
 
 /// Keeps what the error says: now, while nobody can take the output yet, because its end is not announced.

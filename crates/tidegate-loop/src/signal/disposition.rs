@@ -16,7 +16,7 @@ use crate::waker;
 
 /// Signals are numbered from 1; 64 is Linux's last.
 const SIGNALS: usize = 65;
-const WORDS: usize = LOOPS_MAX / 64;
+const WORDS: usize = LOOPS_MAX.div_ceil(64);
 
 /// What the handler needs to know of a signal. Never freed, no locks: it may run at any instant, in any thread.
 struct Slot {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::cell::{AnyValue, Judge, NoError, TaskRef};
+use super::cell::{AnyValue, Judge, NoError, TaskRef, flag};
 use super::join::JoinHandle;
 use crate::context::{Context, Snapshot};
 use crate::current;
@@ -225,6 +225,7 @@ impl TaskBuilder {
         if let Some(context) = self.context {
             let fresh = task.extras_or_make().context.set(context.cell()).is_ok();
             debug_assert!(fresh, "a new task has no context yet");
+            task.set(flag::IN_CONTEXT);
         }
         let name = task.name;
         let handle = JoinHandle::new(task);

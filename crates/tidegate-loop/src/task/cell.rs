@@ -66,12 +66,23 @@ const _: () = assert!(size_of::<Header>() == 80);
 
 /// What depends on the future's type. All of them take a pointer to the whole cell, made by `TaskRef::new_pair` for that type.
 struct VTable {
-    poll: unsafe fn(NonNull<Header>, &mut PollContext<'_>) -> Poll<bool>,
+    poll: unsafe fn(NonNull<Header>, &mut PollContext<'_>) -> Polled,
     clear: unsafe fn(NonNull<Header>),
     failure: unsafe fn(NonNull<Header>) -> Option<String>,
     /// Moves the output, if it is there, to an `Option<F::Output>`.
     take: unsafe fn(NonNull<Header>, *mut ()),
     free: unsafe fn(NonNull<Header>),
+}
+
+/// What came of a poll. One byte: every step hands one over, and what a panic brought would make it two words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Polled {
+    Ready,
+    /// Ready with an error.
+    Failed,
+    Pending,
+    /// The task has what it panicked with among its extras.
+    Panicked,
 }
 
 /// What few tasks have, made on first use.
@@ -172,6 +183,8 @@ pub(crate) mod flag {
     pub(crate) const ASKED: u16 = 1 << 10;
     /// The join handle has taken the output: nothing is left to drop.
     pub(crate) const TAKEN: u16 = 1 << 11;
+    /// It has a context among its extras, which it shares with others.
+    pub(crate) const IN_CONTEXT: u16 = 1 << 12;
     pub(crate) const OUTCOME_SHIFT: u32 = 14;
 }
 
@@ -208,6 +221,16 @@ impl Header {
     pub(crate) fn wait_for(&self, waiting: Waiting) {
         debug_assert!(!waiting.is_awaited(), "made by `wait_for_awaited` only, so that each is counted once");
         self.replace_waiting(waiting);
+    }
+
+    /// The same, unless that takes more than a note: false, and nothing is done.
+    #[inline]
+    pub(crate) fn try_wait_for(&self, waiting: Waiting) -> bool {
+        let plain = !self.waiting.get().is_awaited();
+        if plain {
+            self.waiting.set(waiting);
+        }
+        plain
     }
 
     #[inline]
@@ -363,7 +386,7 @@ impl TaskRef {
     /// # Safety
     /// By the loop only, not while it runs, not after it was ready or cleared.
     #[inline]
-    pub(crate) unsafe fn poll(&self, cx: &mut PollContext<'_>) -> Poll<bool> {
+    pub(crate) unsafe fn poll(&self, cx: &mut PollContext<'_>) -> Polled {
         // SAFETY: the pointer is of the type its vtable was made for; the rest is the caller's promise.
         unsafe { (self.vtable.poll)(self.0, cx) }
     }
@@ -455,7 +478,7 @@ unsafe fn state<'a, F: Future>(task: NonNull<Header>) -> &'a mut State<F> {
     unsafe { &mut *task.cast::<TaskCell<F>>().as_ref().state.get() }
 }
 
-unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut PollContext<'_>) -> Poll<bool> {
+unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut PollContext<'_>) -> Polled {
     // SAFETY: the loop polls a task only while it does not run (`Kernel::is_running`), and makes it run around this call; `clear`
     // and `take` are called only while it does not (`take` only once DONE is set, which comes after). So although the future may
     // run any code, none of it reaches this state again.
@@ -464,14 +487,14 @@ unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut P
     // SAFETY: the future is in a block of its own and is never moved: it is dropped where it is, by the assignment below
     // or in `clear`.
     let output = match unsafe { Pin::new_unchecked(future) }.poll(cx) {
-        Poll::Pending => return Poll::Pending,
+        Poll::Pending => return Polled::Pending,
         Poll::Ready(output) => output,
     };
     // The future goes first: what its destructors do must not find an output.
     *state = State::Empty;
     let failed = J::is_failure(&output);
     *state = State::Output(output);
-    Poll::Ready(failed)
+    if failed { Polled::Failed } else { Polled::Ready }
 }
 
 unsafe fn clear<F: Future>(task: NonNull<Header>) {
