@@ -30,6 +30,7 @@ fn delays_that_are_no_numbers_are_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no selector to look at")]
 fn the_most_negative_delays_are_due_at_once_and_in_order() {
     for event_loop in [strict(), strict_real()] {
         let log = Log::new();
