@@ -243,7 +243,7 @@ impl Kernel {
         // SAFETY: numbers and empty slots.
         unsafe { self.tasks.with(|tasks| tasks.make_room()) };
         // SAFETY: moves the future into its place; moving one runs none of its code, and with room made nothing panics.
-        let task = unsafe { self.tasks.with(|tasks| tasks.insert::<F, J>(future, location, context, queued)) };
+        let task = unsafe { self.tasks.with(|tasks| tasks.insert::<F, J>(future, location, context)) };
         if queued {
             self.ready.push_task(task.name);
         }

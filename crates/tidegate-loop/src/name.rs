@@ -8,8 +8,8 @@ const LOOP_BITS: u32 = 12;
 const _: () = assert!(SLOT_BITS + GENERATION_BITS + LOOP_BITS == u64::BITS);
 const _: () = assert!(usize::BITS == u64::BITS, "a waker's data pointer must hold a whole name");
 
-/// Slots a loop's task table can have.
-pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
+/// Slots a loop's task table can have. The last number is no slot's.
+pub(crate) const SLOTS_MAX: usize = (1 << SLOT_BITS) - 1;
 /// Loops that can be alive at one time in a process. The last two ids are no loop's, so that a word can hold a name or
 /// something else.
 pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 2;
@@ -25,12 +25,15 @@ impl Name {
     /// What no name has in its topmost bits: the first of the ids that are no loop's.
     pub(crate) const NO_LOOP: u64 = LOOPS_MAX as u64;
 
+    /// A number that no slot has.
+    pub(crate) const NO_SLOT: u32 = SLOTS_MAX as u32;
+
     /// The smallest value a name can have; everything below is free for other meanings.
     pub(crate) const MIN: u64 = 1 << SLOT_BITS;
 
     #[inline]
     pub(crate) fn new(loop_id: u16, slot: u32, generation: Generation) -> Name {
-        debug_assert!((loop_id as usize) < LOOPS_MAX && (slot as usize) < SLOTS_MAX);
+        debug_assert!((loop_id as usize) < LOOPS_MAX && slot <= Name::NO_SLOT);
         Name((u64::from(loop_id) << Name::LOOP_SHIFT) | (u64::from(generation.0) << SLOT_BITS) | u64::from(slot))
     }
 
@@ -51,7 +54,7 @@ impl Name {
 
     #[inline]
     pub(crate) fn slot(self) -> u32 {
-        (self.0 as u32) & (SLOTS_MAX as u32 - 1)
+        (self.0 as u32) & ((1 << SLOT_BITS) - 1)
     }
 
     #[inline]

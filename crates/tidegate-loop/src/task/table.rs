@@ -9,17 +9,44 @@ use crate::name::{Generation, Name, SLOTS_MAX};
 
 struct Slot {
     task: Option<TaskRef>,
-    /// Of the task that is here, or of the next one.
-    generation: Generation,
-    /// Occupied: `IDLE`, or `QUEUED` while the task is in the ready queue. It stands here and not in the task so that
-    /// waking one touches nothing else. Free: the next free slot, or `NONE`; never one of the other two.
-    link: u32,
+    state: State,
 }
 
-const NONE: u32 = u32::MAX;
-const QUEUED: u32 = u32::MAX - 1;
-const IDLE: u32 = u32::MAX - 2;
-const _: () = assert!(SLOTS_MAX < IDLE as usize);
+/// Who is in a slot and how he stands, in one word: waking a task compares it, writes it, and touches nothing else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State(u64);
+
+impl State {
+    const QUEUED: u64 = (Name::NO_LOOP + 1) << Name::LOOP_SHIFT;
+    const FREE: u64 = Name::NO_LOOP << Name::LOOP_SHIFT;
+
+    /// The task of that name, which is not in the ready queue.
+    #[inline]
+    fn idle(name: Name) -> State {
+        State(name.bits())
+    }
+
+    /// The task of that name, which is in the ready queue, or about to take its first step without.
+    #[inline]
+    fn queued(name: Name) -> State {
+        State(name.bits() | State::QUEUED)
+    }
+
+    /// Nobody. The next one will be of that generation, and the next free slot is that one.
+    #[inline]
+    fn free(generation: Generation, next: u32) -> State {
+        State(State::FREE | Name::new(0, next, generation).bits())
+    }
+
+    /// What a free slot was given.
+    #[inline]
+    fn parts(self) -> (Generation, u32) {
+        let name = Name::from_bits(self.0);
+        (name.generation(), name.slot())
+    }
+}
+
+const NONE: u32 = Name::NO_SLOT;
 
 pub(crate) struct TaskTable {
     slots: Vec<Slot>,
@@ -55,7 +82,7 @@ impl TaskTable {
     #[inline]
     fn slot(&mut self, name: Name) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(name.slot() as usize)?;
-        (slot.generation == name.generation() && slot.task.is_some()).then_some(slot)
+        (slot.state == State::idle(name) || slot.state == State::queued(name)).then_some(slot)
     }
 
     #[inline]
@@ -67,9 +94,8 @@ impl TaskTable {
     #[inline]
     pub(crate) fn queue(&mut self, name: Name) -> bool {
         match self.slots.get_mut(name.slot() as usize) {
-            // Idle means that somebody is there, so this need not look.
-            Some(slot) if slot.generation == name.generation() && slot.link == IDLE => {
-                slot.link = QUEUED;
+            Some(slot) if slot.state == State::idle(name) => {
+                slot.state = State::queued(name);
                 true
             }
             _ => false,
@@ -77,14 +103,17 @@ impl TaskTable {
     }
 
     pub(crate) fn is_queued(&mut self, name: Name) -> bool {
-        self.slot(name).is_some_and(|slot| slot.link == QUEUED)
+        self.slots.get(name.slot() as usize).is_some_and(|slot| slot.state == State::queued(name))
     }
 
     /// The task's turn has come: it is no longer queued. `None`: it has ended meanwhile.
     #[inline]
     pub(crate) fn dequeue(&mut self, name: Name) -> Option<&TaskRef> {
-        let slot = self.slot(name)?;
-        slot.link = IDLE;
+        let slot = self.slots.get_mut(name.slot() as usize)?;
+        if slot.state != State::queued(name) {
+            return None;
+        }
+        slot.state = State::idle(name);
         slot.task.as_ref()
     }
 
@@ -99,15 +128,10 @@ impl TaskTable {
         }
     }
 
-    /// Makes a task of that future and keeps it, after `make_room`.
+    /// Makes a task of that future and keeps it, after `make_room`. It is queued for its first step, be it by the caller
+    /// who takes that at once.
     #[inline]
-    pub(crate) fn insert<F, J>(
-        &mut self,
-        future: F,
-        location: &'static Location<'static>,
-        context: Snapshot,
-        queued: bool,
-    ) -> TaskRef
+    pub(crate) fn insert<F, J>(&mut self, future: F, location: &'static Location<'static>, context: Snapshot) -> TaskRef
     where
         F: Future + 'static,
         J: Judge<F::Output>,
@@ -116,17 +140,17 @@ impl TaskTable {
         self.made = self.made.wrapping_add(1);
         self.alive += 1;
         let slot = &mut self.slots[index as usize];
-        let name = Name::new(self.loop_id, index, slot.generation);
+        let name = Name::new(self.loop_id, index, slot.state.parts().0);
         let (ours, theirs) = TaskRef::new_pair::<F, J>(future, name, self.loop_serial, self.made, location, context);
         slot.task = Some(ours);
-        slot.link = if queued { QUEUED } else { IDLE };
+        slot.state = State::queued(name);
         theirs
     }
 
     #[inline]
     fn free_slot(&mut self) -> u32 {
         let index = self.free_head;
-        self.free_head = self.slots[index as usize].link;
+        self.free_head = self.slots[index as usize].state.parts().1;
         if self.free_head == NONE {
             self.free_tail = NONE;
         }
@@ -137,7 +161,7 @@ impl TaskTable {
     fn add_slot(&mut self) {
         assert!(self.slots.len() < SLOTS_MAX, "a loop holds at most {SLOTS_MAX} tasks; let some end first");
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { task: None, generation: self.first_generation, link: NONE });
+        self.slots.push(Slot { task: None, state: State::free(self.first_generation, NONE) });
         (self.free_head, self.free_tail) = (index, index);
     }
 
@@ -146,13 +170,13 @@ impl TaskTable {
     pub(crate) fn remove(&mut self, name: Name) -> Option<TaskRef> {
         let slot = self.slot(name)?;
         let task = slot.task.take();
-        slot.generation = slot.generation.next();
-        slot.link = NONE;
+        slot.state = State::free(name.generation().next(), NONE);
         let index = name.slot();
         if self.free_tail == NONE {
             self.free_head = index;
         } else {
-            self.slots[self.free_tail as usize].link = index;
+            let tail = &mut self.slots[self.free_tail as usize].state;
+            *tail = State::free(tail.parts().0, index);
         }
         self.free_tail = index;
         self.alive -= 1;
