@@ -9,7 +9,8 @@
 //! after a connection is lost: what to restore is the caller's to know.
 //!
 //! # Where to read
-//! `acks.rs` (which deliveries are told how), `wire.rs` (bytes), `session/` (the protocol), `uri.rs` (where and who), then
+//! `acks.rs` (which deliveries are told how), `wire.rs` (bytes), `properties.rs` (a message's
+//! properties in place), `session/` (the protocol), `uri.rs` (where and who), then
 //! `client/`: `connection.rs` what a program uses, `driver.rs` the coroutine, `connect.rs` how one comes to be, `error.rs` what
 //! goes wrong.
 
@@ -18,6 +19,7 @@
 mod acks;
 mod client;
 mod message;
+mod properties;
 mod session;
 mod topology;
 mod uri;
@@ -32,6 +34,7 @@ pub mod types {
 pub use acks::{AckFrame, AckTracker, Settle};
 pub use client::{ConnectError, Connection, ConnectionStats, Error, Incoming, Options, PublishError, Publishing};
 pub use message::{Delivery, Message, RawProperties, Returned, Tag, Unreadable};
+pub use properties::{Field, Fields, Glance, Headers};
 pub use session::{Closed, Consume, Declared, Difference, Event, Refusal, Reply, Session, SessionOptions, Unsent};
 pub use topology::{Argument, Exchange, Queue};
 pub use uri::{Host, Sasl, Uri, UriError};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use amq_protocol::protocol::BasicProperties;
 
+use crate::properties::{self, Glance};
 use crate::wire;
 
 /// A delivery's name: its number, and the epoch of the channel it came over. A number means nothing on any other channel.
@@ -51,6 +52,20 @@ impl RawProperties {
     /// When they contradict themselves, or nest deeper than anybody means it: whoever published it is to blame.
     pub fn read(&self) -> Result<BasicProperties, Unreadable> {
         wire::properties(&self.0).ok_or(Unreadable)
+    }
+
+    /// Reads them in place: for those who look at every message.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn glance(&self) -> Result<Glance<'_>, Unreadable> {
+        properties::glance(&self.0).ok_or(Unreadable)
+    }
+}
+
+impl From<&BasicProperties> for RawProperties {
+    fn from(properties: &BasicProperties) -> RawProperties {
+        RawProperties(wire::encode_properties(properties).into())
     }
 }
 

@@ -91,30 +91,30 @@ pub(crate) enum Hot<'a> {
     },
 }
 
-struct Cursor<'a>(&'a [u8]);
+pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Cursor<'a> {
     #[inline]
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
     #[inline]
-    fn skip(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn skip(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
     }
 
     #[inline]
-    fn short_string(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn short_string(&mut self) -> Option<&'a [u8]> {
         let [length] = self.take()?;
         self.skip(length.into())
     }
 
-    fn long(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn long(&mut self) -> Option<&'a [u8]> {
         let length = u32::from_be_bytes(self.take()?);
         self.skip(length as usize)
     }
@@ -198,15 +198,20 @@ fn headers_within(raw: &[u8]) -> Option<Option<&[u8]>> {
 }
 
 fn table_is_shallow(input: &[u8]) -> bool {
-    Cursor(input).long().is_some_and(|table| fields_are_shallow(table, true, DEPTH_MAX).is_some())
+    Cursor(input).long().is_some_and(|table| check_fields(table, true).is_some())
 }
 
-fn fields_are_shallow(fields: &[u8], named: bool, depth: u32) -> Option<()> {
+/// Whether fields can be read to their end, and how deep they nest.
+pub(crate) fn check_fields(fields: &[u8], named: bool) -> Option<()> {
+    check_within(fields, named, DEPTH_MAX)
+}
+
+fn check_within(fields: &[u8], named: bool, depth: u32) -> Option<()> {
     let depth = depth.checked_sub(1)?;
     let mut cursor = Cursor(fields);
     while !cursor.0.is_empty() {
         if named {
-            cursor.short_string()?;
+            std::str::from_utf8(cursor.short_string()?).ok()?;
         }
         let [kind] = cursor.take()?;
         let width = match kind {
@@ -221,7 +226,7 @@ fn fields_are_shallow(fields: &[u8], named: bool, depth: u32) -> Option<()> {
                 continue;
             }
             b'F' | b'A' => {
-                fields_are_shallow(cursor.long()?, kind == b'F', depth)?;
+                check_within(cursor.long()?, kind == b'F', depth)?;
                 continue;
             }
             _ => return None,

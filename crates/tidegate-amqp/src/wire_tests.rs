@@ -4,6 +4,7 @@ use amq_protocol::frame::AMQPContentHeader;
 use amq_protocol::types::{AMQPValue, FieldArray, FieldTable};
 
 use super::*;
+use crate::properties::{Field, Headers, glance};
 
 const FRAME_MAX: usize = 128 * 1024;
 
@@ -27,7 +28,7 @@ fn basic_method(method: basic::AMQPMethod) -> AMQPFrame {
 }
 
 fn value(random: &mut fastrand::Rng, depth: u32) -> AMQPValue {
-    match random.u8(0..if depth == 0 { 9 } else { 11 }) {
+    match random.u8(0..if depth == 0 { 11 } else { 13 }) {
         0 => AMQPValue::Boolean(random.bool()),
         1 => AMQPValue::ShortShortInt(random.i8(..)),
         2 => AMQPValue::LongInt(random.i32(..)),
@@ -37,7 +38,9 @@ fn value(random: &mut fastrand::Rng, depth: u32) -> AMQPValue {
         6 => AMQPValue::Timestamp(random.u64(..)),
         7 => AMQPValue::Void,
         8 => AMQPValue::ShortUInt(random.u16(..)),
-        9 => AMQPValue::FieldArray(FieldArray::from(
+        9 => AMQPValue::LongUInt(random.u32(..)),
+        10 => AMQPValue::Float(random.f32()),
+        11 => AMQPValue::FieldArray(FieldArray::from(
             (0..random.usize(0..4)).map(|_| value(random, depth - 1)).collect::<Vec<_>>(),
         )),
         _ => AMQPValue::FieldTable(table(random, depth - 1)),
@@ -72,6 +75,59 @@ fn some_properties(random: &mut fastrand::Rng) -> BasicProperties {
     properties
 }
 
+fn same_value(field: Field<'_>, value: &AMQPValue) -> bool {
+    match (field, value) {
+        (Field::Void, AMQPValue::Void) => true,
+        (Field::Boolean(ours), AMQPValue::Boolean(theirs)) => ours == *theirs,
+        (Field::Integer(ours), AMQPValue::ShortShortInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::ShortShortUInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::ShortInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::ShortUInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::LongInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::LongUInt(theirs)) => ours == i64::from(*theirs),
+        (Field::Integer(ours), AMQPValue::LongLongInt(theirs)) => ours == *theirs,
+        (Field::Float(ours), AMQPValue::Float(theirs)) => ours.to_bits() == f64::from(*theirs).to_bits(),
+        (Field::Float(ours), AMQPValue::Double(theirs)) => ours.to_bits() == theirs.to_bits(),
+        (Field::Text(ours), AMQPValue::LongString(theirs)) => ours == theirs.as_bytes(),
+        (Field::Timestamp(ours), AMQPValue::Timestamp(theirs)) => ours == *theirs,
+        (Field::Array(ours), AMQPValue::FieldArray(theirs)) => {
+            ours.count() == theirs.as_slice().len()
+                && ours.zip(theirs.as_slice()).all(|(ours, theirs)| same_value(ours, theirs))
+        }
+        (Field::Table(ours), AMQPValue::FieldTable(theirs)) => same_table(ours, theirs),
+        (Field::Other, AMQPValue::DecimalValue(_) | AMQPValue::ByteArray(_)) => true,
+        _ => false,
+    }
+}
+
+/// Of a name that is there twice, the last one counts.
+fn same_table(ours: Headers<'_>, theirs: &FieldTable) -> bool {
+    let ours: std::collections::BTreeMap<&str, Field<'_>> = ours.collect();
+    ours.len() == theirs.inner().len()
+        && ours
+            .iter()
+            .zip(theirs.inner())
+            .all(|((name, ours), (other, theirs))| *name == other.as_str() && same_value(*ours, theirs))
+}
+
+fn same_at_a_glance(raw: &[u8], seed: u64) {
+    let (ours, theirs) = (glance(raw), super::properties(raw));
+    assert_eq!(ours.is_some(), theirs.is_some(), "seed {seed}");
+    let (Some(ours), Some(theirs)) = (ours, theirs) else { return };
+    for (ours, theirs) in [
+        (ours.content_type, theirs.content_type()),
+        (ours.content_encoding, theirs.content_encoding()),
+        (ours.correlation_id, theirs.correlation_id()),
+        (ours.reply_to, theirs.reply_to()),
+        (ours.message_id, theirs.message_id()),
+    ] {
+        assert_eq!(ours, theirs.as_ref().map(|text| text.as_str()), "seed {seed}");
+    }
+    assert_eq!((ours.delivery_mode, ours.priority), (*theirs.delivery_mode(), *theirs.priority()), "seed {seed}");
+    let table = theirs.headers().clone().unwrap_or_default();
+    assert!(same_table(ours.headers, &table), "seed {seed}");
+}
+
 #[test]
 fn what_is_read_by_hand_is_what_amq_protocol_wrote() {
     for seed in 0..rounds(500) {
@@ -104,6 +160,7 @@ fn what_is_read_by_hand_is_what_amq_protocol_wrote() {
         let bytes = encoded(&AMQPFrame::Header(1, header));
         let frame = split(&bytes, FRAME_MAX).unwrap().unwrap();
         let (length, raw) = content_header(frame.payload).unwrap();
+        same_at_a_glance(raw, seed);
         assert_eq!((length, super::properties(raw)), (tag, Some(properties)), "seed {seed}");
     }
 }
@@ -184,6 +241,7 @@ fn tables_nested_beyond_reason_are_refused_without_recursing() {
     raw.extend_from_slice(&(table.len() as u32).to_be_bytes());
     raw.extend_from_slice(&table);
     assert_eq!(super::properties(&raw), None);
+    assert!(glance(&raw).is_none());
 }
 
 #[test]
@@ -208,7 +266,7 @@ fn noise_is_read_without_a_panic_and_never_differently() {
             }
         }
         bytes.truncate(random.usize(..=bytes.len()));
-        let _ = super::properties(&bytes);
+        same_at_a_glance(&bytes, seed);
         let _ = content_header(&bytes);
         let Ok(Some(frame)) = split(&bytes, FRAME_MAX) else { continue };
         if let Some(Hot::Deliver(deliver)) = hot(frame.payload)
