@@ -113,6 +113,11 @@ impl AckTracker {
         !self.fresh.is_empty()
     }
 
+    /// How many were settled since the last flush.
+    pub fn settled(&self) -> usize {
+        self.fresh.len()
+    }
+
     /// Says everything that was settled since the last time.
     pub fn flush(&mut self, mut say: impl FnMut(AckFrame)) {
         if self.fresh.is_empty() {

@@ -286,20 +286,25 @@ impl Connection {
         let mut inner = self.shared.inner.borrow_mut();
         match &inner.end {
             Some(end) if inner.inbox.is_empty() => Err(Error::of_end(&self.shared.place, end)),
-            _ => Ok(std::mem::take(&mut inner.inbox).into()),
+            _ => Ok(inner.take_inbox()),
         }
     }
 
     /// Takes everything there is, without waiting.
     pub fn try_recv_all(&self) -> Vec<Incoming> {
-        std::mem::take(&mut self.shared.inner.borrow_mut().inbox).into()
+        self.shared.inner.borrow_mut().take_inbox()
     }
 
     /// Settles a delivery; it is told to the broker together with everything else that is settled before the coroutine's next
-    /// turn. `false`: the tag is of an earlier channel, unknown, or settled already.
+    /// turn, or within the [patience](Options::ack_patience) there is. `false`: the tag is of an earlier channel, unknown, or
+    /// settled already.
     pub fn settle(&self, tag: Tag, settle: Settle) -> bool {
-        let settled = self.shared.inner.borrow_mut().session.settle(tag, settle);
-        if settled {
+        let (settled, urgent) = {
+            let session = &mut self.shared.inner.borrow_mut().session;
+            (session.settle(tag, settle), session.wants_transmit())
+        };
+        // Otherwise the driver has set its alarm.
+        if settled && urgent {
             self.shared.nudge();
         }
         settled

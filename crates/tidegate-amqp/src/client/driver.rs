@@ -135,6 +135,7 @@ impl Future for Driver {
         loop {
             if this.shared.abandoned.get() {
                 // What was settled before counts, as far as the kernel takes it.
+                this.shared.with_session(Session::flush_acks);
                 let _ = this.poll_send(cx);
                 this.shared.with_session(Session::handle_end);
                 return Poll::Ready(());

@@ -68,7 +68,7 @@ pub(super) struct Shared {
 
 pub(super) struct Inner {
     pub(super) session: Session,
-    pub(super) inbox: VecDeque<Incoming>,
+    pub(super) inbox: Vec<Incoming>,
     receiver: Option<Waker>,
     /// Requests under way, oldest first, and what was asked for.
     requests: VecDeque<(u64, String, Answer)>,
@@ -89,6 +89,9 @@ pub(super) struct Inner {
     pub(super) confirmed: u64,
 }
 
+/// Room for this many in the next inbox at most, whatever the last one had.
+const INBOX_START_MAX: usize = 256;
+
 /// More than this waiting to be sent, and publishers wait.
 const OUT_BYTES_HIGH: usize = 1 << 20;
 
@@ -96,7 +99,7 @@ impl Shared {
     pub(super) fn new(session: Session, place: String) -> Shared {
         let inner = Inner {
             session,
-            inbox: VecDeque::new(),
+            inbox: Vec::new(),
             receiver: None,
             requests: VecDeque::new(),
             opened: Vec::new(),
@@ -158,7 +161,7 @@ impl Inner {
         match event {
             Event::Delivery(delivery) => {
                 self.delivered += 1;
-                self.inbox.push_back(Incoming::Delivery(delivery));
+                self.inbox.push(Incoming::Delivery(delivery));
             }
             Event::Confirmed { first, last, acked } => self.confirm(first, last, acked, wakes),
             Event::Reply { request, reply } => {
@@ -170,13 +173,13 @@ impl Inner {
                 self.confirmed_to = 0;
                 self.opened.drain(..).for_each(|slot| slot.fill(Ok(()), wakes));
                 if epoch > 1 {
-                    self.inbox.push_back(Incoming::Reopened { epoch });
+                    self.inbox.push(Incoming::Reopened { epoch });
                 }
             }
             Event::Returned { number: Some(number), returned } => self.returned.push((number, returned)),
-            Event::Returned { number: None, returned } => self.inbox.push_back(Incoming::Returned(returned)),
-            Event::Oversized { tag, bytes } => self.inbox.push_back(Incoming::Oversized { tag, bytes }),
-            Event::ConsumerCancelled { consumer } => self.inbox.push_back(Incoming::ConsumerCancelled { consumer }),
+            Event::Returned { number: None, returned } => self.inbox.push(Incoming::Returned(returned)),
+            Event::Oversized { tag, bytes } => self.inbox.push(Incoming::Oversized { tag, bytes }),
+            Event::ConsumerCancelled { consumer } => self.inbox.push(Incoming::ConsumerCancelled { consumer }),
             Event::Blocked { reason } => {
                 tracing::warn!(broker = place, reason, "the broker takes no messages");
                 self.blocked = true;
@@ -228,7 +231,7 @@ impl Inner {
             slot.fill(Err(Error::Refused { what, place: place.to_owned(), refusal: refusal.clone() }), wakes);
         }
         self.fail_publishing(&refusal.to_string(), wakes);
-        self.inbox.push_back(Incoming::ChannelClosed(refusal.clone()));
+        self.inbox.push(Incoming::ChannelClosed(refusal.clone()));
     }
 
     fn fail_all(&mut self, closed: Closed, place: &str, wakes: &mut Vec<Waker>) {
@@ -264,6 +267,12 @@ impl Inner {
         }
         keep(&mut self.receiver, cx);
         Poll::Pending
+    }
+
+    pub(super) fn take_inbox(&mut self) -> Vec<Incoming> {
+        // As much is likely to come again; what grows step by step is moved as often.
+        let next = Vec::with_capacity(self.inbox.len().min(INBOX_START_MAX));
+        std::mem::replace(&mut self.inbox, next)
     }
 
     pub(super) fn poll_end(&mut self, cx: &Context<'_>) -> Poll<Closed> {

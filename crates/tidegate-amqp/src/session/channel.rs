@@ -85,7 +85,12 @@ pub(super) struct Channel {
     routing_key: Name,
     /// Consumers that want no acknowledgements.
     pub(super) unacknowledged: Vec<String>,
+    /// As was asked for last.
+    pub(super) prefetch: u16,
 }
+
+/// So many acknowledgements do not wait for more, however much may be outstanding.
+const ACKS_TOGETHER: usize = 256;
 
 /// The last name that was used: the next one is the same, mostly.
 #[derive(Debug)]
@@ -117,6 +122,13 @@ impl Channel {
         self.acks.is_dirty()
     }
 
+    /// Whether the broker would soon have nothing to send, for want of acknowledgements.
+    pub(super) fn is_full(&self) -> bool {
+        let quarter = usize::from(self.prefetch).div_ceil(4);
+        let enough = if quarter == 0 { ACKS_TOGETHER } else { quarter.min(ACKS_TOGETHER) };
+        self.acks.settled() >= enough
+    }
+
     /// Whether there is anything to close.
     pub(super) fn begin_closing(&mut self) -> bool {
         let open = matches!(self.state, Phase::Open | Phase::Opening);
@@ -134,6 +146,7 @@ impl Channel {
         self.expected.clear();
         self.content = None;
         self.unacknowledged.clear();
+        self.prefetch = 0;
     }
 }
 
@@ -169,7 +182,9 @@ impl Session {
         self.channel.epoch
     }
 
-    pub(super) fn flush_acks(&mut self) {
+    /// Acknowledgements wait for nobody any more.
+    pub(crate) fn flush_acks(&mut self) {
+        self.acks_due = None;
         let out = &mut self.out;
         self.channel.acks.flush(|frame| wire::put_ack(out, CHANNEL, frame));
     }

@@ -48,10 +48,14 @@ pub struct SessionOptions {
     pub body_bytes_max: u64,
     /// Whether published messages are confirmed.
     pub confirms: bool,
+    /// For how long acknowledgements may wait for others to go along with; zero: not at all. They never wait while anything
+    /// else is sent, nor once they are a quarter of the prefetch: the broker would have to wait for them.
+    pub ack_patience: Duration,
 }
 
 impl SessionOptions {
-    /// For this login and vhost: heartbeats every 30 s, messages up to 128 MiB, confirms.
+    /// For this login and vhost: heartbeats every 30 s, messages up to 128 MiB, confirms, no patience
+    /// with acknowledgements.
     pub fn new(sasl: Sasl, vhost: impl Into<String>) -> SessionOptions {
         SessionOptions {
             sasl,
@@ -60,6 +64,7 @@ impl SessionOptions {
             name: "tidegate".to_owned(),
             body_bytes_max: 128 << 20,
             confirms: true,
+            ack_patience: Duration::ZERO,
         }
     }
 }
@@ -107,6 +112,8 @@ pub struct Session {
     heartbeat: Option<Duration>,
     last_sent: Instant,
     last_received: Instant,
+    /// When acknowledgements that wait for company go out without it.
+    acks_due: Option<Instant>,
     channel: Channel,
     next_request: u64,
     properties: FieldTable,
@@ -127,6 +134,7 @@ impl Session {
             heartbeat: None,
             last_sent: now,
             last_received: now,
+            acks_due: None,
             channel: Channel::default(),
             next_request: 1,
             properties: FieldTable::default(),
@@ -268,6 +276,9 @@ impl Session {
 
     /// To be called at the instant of [`poll_timeout`](Self::poll_timeout); earlier or later does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.acks_due.is_some_and(|due| due <= now) {
+            self.flush_acks();
+        }
         let Some(interval) = self.heartbeat.filter(|_| self.state != State::Closed) else { return };
         let silent = now.saturating_duration_since(self.last_received);
         if silent >= interval * 2 {
@@ -277,14 +288,27 @@ impl Session {
         }
     }
 
-    /// When something is due though nothing comes in: a heartbeat to send, or the end of patience.
+    /// When something is due though nothing comes in: a heartbeat or acknowledgements to send, or the end of patience.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let interval = self.heartbeat.filter(|_| self.state != State::Closed)?;
-        Some((self.last_sent + interval / 2).min(self.last_received + interval * 2))
+        if self.state == State::Closed {
+            return None;
+        }
+        let heartbeat = self.heartbeat.map(|interval| {
+            let sent = self.last_sent + interval / 2;
+            sent.min(self.last_received + interval * 2)
+        });
+        heartbeat.into_iter().chain(self.acks_due).min()
     }
 
-    /// Moves what is to be sent into `into`, everything at once, acknowledgements included; `false` if there is nothing.
+    /// Moves what is to be sent into `into`, everything at once, acknowledgements included; `false` if there is nothing, or
+    /// nothing yet.
     pub fn poll_transmit(&mut self, now: Instant, into: &mut Vec<u8>) -> bool {
+        if self.out.is_empty() && self.acks_may_wait() {
+            let patience = self.options.ack_patience;
+            if now < *self.acks_due.get_or_insert(now + patience) {
+                return false;
+            }
+        }
         self.flush_acks();
         if self.out.is_empty() {
             return false;
@@ -298,9 +322,14 @@ impl Session {
         true
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has something.
+    /// Whether [`poll_transmit`](Self::poll_transmit) should be asked: for what it has, or because it does not know yet since
+    /// when there are acknowledgements to send.
     pub fn wants_transmit(&self) -> bool {
-        !self.out.is_empty() || self.channel.is_dirty()
+        !self.out.is_empty() || (self.channel.is_dirty() && !(self.acks_due.is_some() && self.acks_may_wait()))
+    }
+
+    fn acks_may_wait(&self) -> bool {
+        !self.options.ack_patience.is_zero() && self.channel.is_dirty() && !self.channel.is_full()
     }
 
     /// Bytes waiting to be sent, acknowledgements aside.

@@ -85,7 +85,9 @@ impl Session {
     /// See [`Unsent`].
     pub fn qos(&mut self, prefetch: u16) -> Result<u64, Unsent> {
         let qos = basic::Qos { prefetch_count: prefetch, global: false };
-        self.request(Expect::Qos, AMQPClass::Basic(basic::AMQPMethod::Qos(qos)))
+        let request = self.request(Expect::Qos, AMQPClass::Basic(basic::AMQPMethod::Qos(qos)))?;
+        self.channel.prefetch = prefetch;
+        Ok(request)
     }
 
     /// Makes sure that a queue is there, or looks.

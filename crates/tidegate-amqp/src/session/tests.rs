@@ -350,6 +350,57 @@ fn closing_flushes_then_closes_the_channel_then_the_connection() {
 }
 
 #[test]
+fn acknowledgements_wait_for_company_but_not_for_ever() {
+    let patience = Duration::from_millis(5);
+    let mut peer = Peer::new(SessionOptions { ack_patience: patience, ..SessionOptions::new(sasl(), "/") });
+    peer.say_opening(60);
+    peer.session.qos(8).unwrap();
+    peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::QosOk(basic::QosOk {})));
+    peer.events();
+    peer.hear();
+    (1..=5).for_each(|tag| peer.deliver(tag, b"x", 1));
+    let settle = |peer: &mut Peer, number| assert!(peer.session.settle(Tag { epoch: 1, number }, Settle::Ack));
+    let acked = |peer: &mut Peer| match &peer.hear_methods()[..] {
+        [] => 0,
+        [AMQPClass::Basic(basic::AMQPMethod::Ack(ack)), ..] => ack.delivery_tag,
+        other => panic!("{other:?}"),
+    };
+
+    settle(&mut peer, 1);
+    assert!(peer.session.wants_transmit(), "it has to be told the time");
+    assert_eq!(acked(&mut peer), 0);
+    assert!(!peer.session.wants_transmit());
+    assert_eq!(peer.session.poll_timeout(), Some(peer.now + patience));
+    peer.session.handle_timeout(peer.now + patience / 2);
+    assert_eq!(acked(&mut peer), 0);
+    peer.session.handle_timeout(peer.now + patience);
+    assert_eq!(acked(&mut peer), 1);
+    assert_eq!(peer.session.poll_timeout(), Some(peer.now + Duration::from_secs(15)));
+
+    // A quarter of the prefetch does not wait.
+    settle(&mut peer, 2);
+    assert_eq!(acked(&mut peer), 0);
+    settle(&mut peer, 3);
+    assert!(peer.session.wants_transmit());
+    assert_eq!(acked(&mut peer), 3);
+
+    // Nor does what can go along.
+    settle(&mut peer, 4);
+    assert_eq!(acked(&mut peer), 0);
+    peer.session.qos(8).unwrap();
+    let heard = peer.hear_methods();
+    assert!(
+        heard.iter().any(|said| matches!(said, AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) if ack.delivery_tag == 4))
+    );
+
+    // Nor what is settled before the end.
+    settle(&mut peer, 5);
+    assert_eq!(acked(&mut peer), 0);
+    peer.session.close();
+    assert_eq!(acked(&mut peer), 5);
+}
+
+#[test]
 fn a_cancelled_consumer_and_a_blocked_broker_are_told() {
     let mut peer = Peer::open();
     let cancel = basic::Cancel { consumer_tag: "c".into(), nowait: false };
