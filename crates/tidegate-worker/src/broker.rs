@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -165,8 +166,8 @@ pub enum Incoming {
 pub struct Delivery {
     /// By what it is settled.
     pub tag: Tag,
-    /// What it is.
-    pub envelope: Envelope,
+    /// What it is; brokers that keep it until it is settled share it.
+    pub envelope: Arc<Envelope>,
     /// How often it came back by [`Verdict::Retry`].
     pub retries: u32,
     /// How often what ran it died: it came back by [`Verdict::Crash`], or its worker died (or lost its lease) with it.

@@ -36,7 +36,7 @@ pub struct TaskContext {
 #[derive(Debug)]
 struct Shared {
     id: TaskId,
-    name: Box<str>,
+    name: Arc<str>,
     retries: u32,
     soft_at: Option<Instant>,
     hard_at: Option<Instant>,
@@ -47,11 +47,22 @@ struct Shared {
 impl TaskContext {
     /// The run of `task` that begins at `now`.
     pub fn new(task: &Task, soft_limit: Option<Duration>, hard_limit: Option<Duration>, now: Instant) -> TaskContext {
+        TaskContext::named(task.name.as_str().into(), task, soft_limit, hard_limit, now)
+    }
+
+    /// With the name as it is kept for all runs.
+    pub(crate) fn named(
+        name: Arc<str>,
+        task: &Task,
+        soft_limit: Option<Duration>,
+        hard_limit: Option<Duration>,
+        now: Instant,
+    ) -> TaskContext {
         let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
         TaskContext {
             shared: Arc::new(Shared {
                 id: task.id.clone(),
-                name: task.name.as_str().into(),
+                name,
                 retries: task.retries,
                 soft_at: at(soft_limit),
                 hard_at: at(hard_limit),

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tidegate_sync::Event;
 use crate::broker::Local;
 use crate::context::TaskContext;
 use crate::handlers::{HandlerError, Handlers, outcome_of, panicked};
-use crate::mode::{Job, Mode, ModeError, StopReason};
+use crate::mode::{Job, Mode, ModeError, StopReason, StopSignal};
 use crate::outcome::Outcome;
 
 /// Runs async handlers on the worker's loop, many at a time.
@@ -89,16 +90,16 @@ impl Mode for Coroutines {
     }
 
     fn run(&self, job: Job) -> Local<'static, Outcome> {
-        let Some(handler) = self.handlers.get(&job.task.name) else {
+        let Some((name, handler)) = self.handlers.get(&job.task.name) else {
             let reason = format!("no handler is called '{}'", job.task.name);
             return Box::pin(std::future::ready(Outcome::Rejected { reason }));
         };
-        let handler = Rc::clone(handler);
+        let (name, handler) = (Arc::clone(name), Rc::clone(handler));
         let (running, ended) = (Counted::new(&self.running), Rc::clone(&self.ended));
         Box::pin(async move {
             let _running = running;
             let Job { task, soft_limit, hard_limit, stop } = job;
-            let context = TaskContext::new(&task, soft_limit, hard_limit, LoopHandle::current().time());
+            let context = TaskContext::named(name, &task, soft_limit, hard_limit, LoopHandle::current().time());
             let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
             let mut call = match called {
                 Ok(call) => Call(Some(call)),
@@ -111,40 +112,8 @@ impl Mode for Coroutines {
             {
                 return ended.into_outcome(soft_limit);
             }
-            let soft_at = context.soft_deadline();
-            let hard_at = context.hard_deadline();
-            let mut requested = pin!(stop.requested());
-            let mut all = pin!(ended.wait());
-            let mut hard = pin!(async move {
-                match hard_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            });
-            let mut handled = pin!(async {
-                match soft_at {
-                    Some(at) => timeout_at(at, &mut call).await.unwrap_or(Ended::SoftLimit),
-                    None => (&mut call).await,
-                }
-            });
-            // The handler last: what was polled last is what a cancellation request goes to.
-            poll_fn(|cx| {
-                if let Poll::Ready(reason) = requested.as_mut().poll(cx) {
-                    context.stop();
-                    return Poll::Ready(match reason {
-                        StopReason::Stopping => Outcome::Cancelled,
-                        StopReason::Revoked => Outcome::Revoked,
-                    });
-                }
-                if all.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Outcome::Cancelled);
-                }
-                if hard.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Outcome::TimedOut { limit: hard_limit.unwrap_or_default() });
-                }
-                handled.as_mut().poll(cx).map(|ended| ended.into_outcome(soft_limit))
-            })
-            .await
+            // In a box: what it needs is several times what the others need.
+            Box::pin(watched(call, context, Limits { soft: soft_limit, hard: hard_limit }, stop, ended)).await
         })
     }
 
@@ -161,6 +130,57 @@ impl Mode for Coroutines {
             }
         })
     }
+}
+
+/// After which a run is told to end, and is ended.
+#[derive(Clone, Copy)]
+struct Limits {
+    soft: Option<Duration>,
+    hard: Option<Duration>,
+}
+
+/// A run that waits: until it ends, or somebody or something ends it.
+async fn watched(
+    mut call: Call,
+    context: TaskContext,
+    limits: Limits,
+    stop: Rc<StopSignal>,
+    ended: Rc<Event>,
+) -> Outcome {
+    let soft_at = context.soft_deadline();
+    let hard_at = context.hard_deadline();
+    let mut requested = pin!(stop.requested());
+    let mut all = pin!(ended.wait());
+    let mut hard = pin!(async move {
+        match hard_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    });
+    let mut handled = pin!(async {
+        match soft_at {
+            Some(at) => timeout_at(at, &mut call).await.unwrap_or(Ended::SoftLimit),
+            None => (&mut call).await,
+        }
+    });
+    // The handler last: what was polled last is what a cancellation request goes to.
+    poll_fn(|cx| {
+        if let Poll::Ready(reason) = requested.as_mut().poll(cx) {
+            context.stop();
+            return Poll::Ready(match reason {
+                StopReason::Stopping => Outcome::Cancelled,
+                StopReason::Revoked => Outcome::Revoked,
+            });
+        }
+        if all.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Outcome::Cancelled);
+        }
+        if hard.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Outcome::TimedOut { limit: limits.hard.unwrap_or_default() });
+        }
+        handled.as_mut().poll(cx).map(|ended| ended.into_outcome(limits.soft))
+    })
+    .await
 }
 
 /// How a handler's future ended.

@@ -231,7 +231,7 @@ impl<M: 'static, F: BlockingTaskFn<M>> BlockingHandler for Function<F, M> {
 /// ```
 #[derive(Default, Clone)]
 pub struct Handlers {
-    by_name: QuickMap<Box<str>, Rc<dyn Handler>>,
+    by_name: QuickMap<Arc<str>, Rc<dyn Handler>>,
 }
 
 impl Handlers {
@@ -255,11 +255,11 @@ impl Handlers {
 
     /// Their names, sorted.
     pub fn names(&self) -> Vec<String> {
-        sorted(self.by_name.keys())
+        sorted(self.by_name.keys().map(|name| &**name))
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Rc<dyn Handler>> {
-        self.by_name.get(name)
+    pub(crate) fn get(&self, name: &str) -> Option<(&Arc<str>, &Rc<dyn Handler>)> {
+        self.by_name.get_key_value(name)
     }
 }
 
@@ -306,7 +306,7 @@ impl BlockingHandlers {
 
     /// Their names, sorted.
     pub fn names(&self) -> Vec<String> {
-        sorted(self.by_name.keys())
+        sorted(self.by_name.keys().map(|name| &**name))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<dyn BlockingHandler>> {
@@ -320,8 +320,8 @@ impl fmt::Debug for BlockingHandlers {
     }
 }
 
-fn sorted<'a>(names: impl Iterator<Item = &'a Box<str>>) -> Vec<String> {
-    let mut names: Vec<String> = names.map(|name| name.to_string()).collect();
+fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
     names.sort();
     names
 }

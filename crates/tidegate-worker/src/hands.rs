@@ -18,14 +18,14 @@ use crate::task::TaskId;
 pub(crate) struct Ending {
     pub(crate) tag: Tag,
     pub(crate) verdict: Verdict,
-    pub(crate) result: Option<TaskResult>,
+    pub(crate) result: Option<Box<TaskResult>>,
     pub(crate) kind: OutcomeKind,
-    pub(crate) info: TaskInfo,
+    pub(crate) info: Box<TaskInfo>,
 }
 
 impl Ending {
     pub(crate) fn settlement(&self) -> Settlement {
-        Settlement { tag: self.tag, verdict: self.verdict.clone(), result: self.result.clone() }
+        Settlement { tag: self.tag, verdict: self.verdict.clone(), result: self.result.as_deref().cloned() }
     }
 }
 
@@ -103,7 +103,7 @@ struct Reach {
 
 impl Hands {
     /// Takes a task in hand.
-    pub(crate) fn take(self: &Rc<Self>, tag: Tag, info: TaskInfo, acks: &Rc<Acks>) -> Held {
+    pub(crate) fn take(self: &Rc<Self>, tag: Tag, info: Box<TaskInfo>, acks: &Rc<Acks>) -> Held {
         let stop = Rc::new(StopSignal::default());
         let (connection, id) = (acks.connection, info.id.clone());
         let reach = Reach { tag, connection, id, stop: Rc::clone(&stop), begun: None };
@@ -177,7 +177,7 @@ pub(crate) struct Held {
     place: usize,
     stop: Rc<StopSignal>,
     /// `None` once it is settled.
-    info: Option<TaskInfo>,
+    info: Option<Box<TaskInfo>>,
     acks: Rc<Acks>,
     hands: Rc<Hands>,
 }
@@ -199,10 +199,10 @@ impl Held {
     }
 
     pub(crate) fn settle(mut self, decision: Decision, kind: OutcomeKind) {
-        self.end(decision.verdict, decision.result, kind);
+        self.end(decision.verdict, decision.result.map(Box::new), kind);
     }
 
-    fn end(&mut self, verdict: Verdict, result: Option<TaskResult>, kind: OutcomeKind) {
+    fn end(&mut self, verdict: Verdict, result: Option<Box<TaskResult>>, kind: OutcomeKind) {
         if let Some(info) = self.info.take() {
             self.hands.forget(self.place);
             self.acks.push(Ending { tag: self.tag, verdict, result, kind, info });

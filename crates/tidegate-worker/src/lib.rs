@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod at_once;
 mod broker;
 mod clock;
 pub mod codec;

@@ -1,5 +1,7 @@
 //! Hooks around receiving, running and settling.
 
+use std::rc::Rc;
+
 use jiff::Timestamp;
 
 use crate::broker::{Settled, Verdict};
@@ -15,9 +17,9 @@ pub struct TaskInfo {
     /// Which task.
     pub id: TaskId,
     /// The handler's name; empty if the body could not be read.
-    pub name: Box<str>,
+    pub name: Rc<str>,
     /// Where it waited.
-    pub queue: String,
+    pub queue: Rc<str>,
     /// How often it was retried before.
     pub retries: u32,
     /// How often it crashed before.

@@ -185,7 +185,7 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
         let ttl = policy.result_ttl;
         (!ttl.is_zero()).then(|| TaskResult { id: id.clone(), state, value, error, ttl })
     };
-    let ack = |state, value| Decision { verdict: Verdict::Ack, result: result(state, value, None) };
+    let ack = |state, value| done(id, state, value, policy);
     let back_off = |count| moment::after(given.now, policy.backoff.delay(count, given.chance));
     let comes_back =
         |verdict, error| Decision { verdict, result: result(TaskState::Retrying, Value::Null, Some(error)) };
@@ -200,7 +200,7 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
         |error: &TaskError| format!("{}: {}; tried {} times", error.kind, error.message, u64::from(given.retries) + 1);
 
     match outcome {
-        Outcome::Success(value) => ack(TaskState::Succeeded, value),
+        Outcome::Success(value) => succeeded(id, value, policy),
         Outcome::Revoked => ack(TaskState::Revoked, Value::Null),
         Outcome::Expired => ack(TaskState::Expired, Value::Null),
         Outcome::Cancelled => Decision { verdict: Verdict::Return, result: None },
@@ -230,6 +230,17 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
         }
         Outcome::Rejected { reason } => dead(reason.clone(), plain("Rejected", reason)),
     }
+}
+
+/// What follows from a success, whatever the circumstances.
+pub(crate) fn succeeded(id: &TaskId, value: Value, policy: &Policy) -> Decision {
+    done(id, TaskState::Succeeded, value, policy)
+}
+
+fn done(id: &TaskId, state: TaskState, value: Value, policy: &Policy) -> Decision {
+    let ttl = policy.result_ttl;
+    let result = (!ttl.is_zero()).then(|| TaskResult { id: id.clone(), state, value, error: None, ttl });
+    Decision { verdict: Verdict::Ack, result }
 }
 
 /// What is to be done with a task before it is run, if it is not to be run.

@@ -2,7 +2,7 @@
 //! it in the mode, and decides what follows. It never speaks to the broker; what ended is in the acks of its connection.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tidegate_limit::{Admitted, EnterError};
-use tidegate_loop::{LoopHandle, spawn};
+use tidegate_loop::{LoopHandle, spawn, yield_now};
 use tidegate_pool::{Drained, Pool, Watermarks};
 use tidegate_sync::Queue;
 
+use crate::at_once::AtOnce;
 use crate::broker::{Broker, Delivery};
 use crate::codec::native::DecodeError;
 use crate::hands::{Acks, Hands, Held};
@@ -24,7 +25,7 @@ use crate::metrics::{Counters, add};
 use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::{Job, Mode, StopReason};
 use crate::moment;
-use crate::outcome::{Circumstances, Outcome, before_run, decide};
+use crate::outcome::{Circumstances, Outcome, before_run, decide, succeeded};
 use crate::retry::{Policies, Policy};
 use crate::task::{Envelope, Task};
 
@@ -58,12 +59,38 @@ impl Shared {
 /// Something to run, or already known not to be run.
 struct Received {
     held: Held,
-    what: Result<Task, Outcome>,
+    what: Result<Box<Task>, Box<Outcome>>,
+}
+
+/// For so long tasks take their first steps in one of the pool's, then it is the others' turn.
+const STEP_MAX: Duration = Duration::from_millis(5);
+
+/// How often the clock is looked at for that.
+const STARTS_A_LOOK: usize = 16;
+
+/// A name that is mostly the one before: it is written down once.
+#[derive(Debug)]
+struct Last(RefCell<Rc<str>>);
+
+impl Default for Last {
+    fn default() -> Last {
+        Last(RefCell::new("".into()))
+    }
+}
+
+impl Last {
+    fn of(&self, name: &str) -> Rc<str> {
+        let mut last = self.0.borrow_mut();
+        if **last != *name {
+            *last = name.into();
+        }
+        Rc::clone(&last)
+    }
 }
 
 pub(crate) struct WorkerPool {
     shared: Rc<Shared>,
-    slots: Pool,
+    slots: Pool<AtOnce>,
     watermarks: Option<Watermarks>,
     /// Bounded by the prefetch.
     intake: Queue<Received>,
@@ -71,14 +98,25 @@ pub(crate) struct WorkerPool {
     known: Option<QuickSet<String>>,
     /// Above the high-water mark, and not back at the low one.
     high: Cell<bool>,
+    name: Last,
+    queue: Last,
 }
 
 impl WorkerPool {
     pub(crate) fn new(shared: Rc<Shared>, watermarks: Option<Watermarks>) -> Rc<WorkerPool> {
-        let slots = Pool::new(shared.mode.slots());
+        let slots = Pool::on(AtOnce, shared.mode.slots());
         slots.set_watermarks(watermarks);
         let known = shared.mode.handlers().map(|names| names.into_iter().collect());
-        Rc::new(WorkerPool { shared, slots, watermarks, intake: Queue::unbounded(), known, high: Cell::new(false) })
+        Rc::new(WorkerPool {
+            shared,
+            slots,
+            watermarks,
+            intake: Queue::unbounded(),
+            known,
+            high: Cell::new(false),
+            name: Last::default(),
+            queue: Last::default(),
+        })
     }
 
     /// Takes a delivery in hand.
@@ -86,12 +124,11 @@ impl WorkerPool {
         let shared = &self.shared;
         let Delivery { tag, envelope, retries, crashes, published, .. } = delivery;
         let decoded = (shared.decode)(&envelope, retries);
-        let name = decoded.as_ref().map_or("", |task| task.name.as_str()).into();
         let begin = envelope.eta.map_or(published, |eta| eta.max(published));
-        let info = TaskInfo {
-            id: envelope.id,
-            name,
-            queue: envelope.queue,
+        let info = Box::new(TaskInfo {
+            id: envelope.id.clone(),
+            name: self.name.of(decoded.as_ref().map_or("", |task| &task.name)),
+            queue: self.queue.of(&envelope.queue),
             retries,
             crashes,
             published: begin,
@@ -99,10 +136,13 @@ impl WorkerPool {
             expires: envelope.expires,
             retries_max: decoded.as_ref().ok().and_then(|task| task.retries_max),
             backoff: decoded.as_ref().ok().and_then(|task| task.backoff),
-        };
+        });
         let what = match decoded {
-            Err(error) => Err(Outcome::Rejected { reason: error.message }),
-            Ok(task) => self.admit(&info, task),
+            Err(error) => Err(Box::new(Outcome::Rejected { reason: error.message })),
+            Ok(task) => match self.admit(&info, &task) {
+                Ok(()) => Ok(Box::new(task)),
+                Err(outcome) => Err(Box::new(outcome)),
+            },
         };
         tracing::trace!(task.id = %info.id, task.name = %info.name, queue = %info.queue, "received");
         let held = shared.hands.take(tag, info, acks);
@@ -111,27 +151,37 @@ impl WorkerPool {
     }
 
     /// What is known before it takes a slot.
-    fn admit(&self, info: &TaskInfo, task: Task) -> Result<Task, Outcome> {
+    fn admit(&self, info: &TaskInfo, task: &Task) -> Result<(), Outcome> {
         if self.known.as_ref().is_some_and(|known| !known.contains(&task.name)) {
             let reason = format!("no handler is called '{}'", task.name);
             return Err(Outcome::Rejected { reason });
         }
-        self.shared.middleware.iter().try_for_each(|middleware| middleware.received(info))?;
-        Ok(task)
+        self.shared.middleware.iter().try_for_each(|middleware| middleware.received(info))
     }
 
     /// Begins what is received, until the intake is closed.
     pub(crate) async fn take(self: Rc<Self>) {
         while let Ok(batch) = self.intake.recv_all().await {
-            for Received { held, what } in batch {
+            let mut since = LoopHandle::current().time();
+            for (at, Received { held, what }) in batch.into_iter().enumerate() {
+                if at % STARTS_A_LOOK == STARTS_A_LOOK - 1 && LoopHandle::current().time() - since > STEP_MAX {
+                    yield_now().await;
+                    since = LoopHandle::current().time();
+                }
                 if held.stop().reason() == Some(StopReason::Stopping) || self.slots.is_closed() {
                     drop(held);
                     continue;
                 }
-                let task = match what.and_then(|task| self.still_wanted(&held).map_or(Ok(task), Err)) {
-                    Ok(task) => task,
+                let task = match what {
+                    Ok(task) => match self.still_wanted(&held) {
+                        None => task,
+                        Some(outcome) => {
+                            self.settle(held, outcome);
+                            continue;
+                        }
+                    },
                     Err(outcome) => {
-                        self.settle(held, outcome);
+                        self.settle(held, *outcome);
                         continue;
                     }
                 };
@@ -159,7 +209,7 @@ impl WorkerPool {
         before_run(info.expires, self.circumstances(info, &self.policy(info)))
     }
 
-    async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Task) {
+    async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Box<Task>) {
         let waiting = Gauge::new(&self.shared);
         let entered = {
             let stop = Rc::clone(held.stop());
@@ -174,7 +224,7 @@ impl WorkerPool {
         drop(waiting);
         match entered {
             Ok(Ok(lease)) => match self.still_wanted(&held) {
-                None => self.start(held, task, Some(lease)).await,
+                None => self.start(held, task, Some(Box::new(lease))).await,
                 Some(outcome) => self.settle(held, outcome),
             },
             Ok(Err(EnterError::Closed)) | Err(StopReason::Stopping) => drop(held),
@@ -187,7 +237,7 @@ impl WorkerPool {
     }
 
     /// Waits for a slot and runs it there.
-    async fn start(self: &Rc<Self>, held: Held, task: Task, lease: Option<Admitted>) {
+    async fn start(self: &Rc<Self>, held: Held, task: Box<Task>, lease: Option<Box<Admitted>>) {
         // Refused, the pool is closed: what is held returns with the future. In a box, because on its way into the slot it is
         // moved more often than it is long.
         if let Ok(handle) = self.slots.submit(Box::pin(Rc::clone(self).run(held, task, lease))).await {
@@ -195,7 +245,7 @@ impl WorkerPool {
         }
     }
 
-    async fn run(self: Rc<Self>, held: Held, task: Task, lease: Option<Admitted>) {
+    async fn run(self: Rc<Self>, held: Held, task: Box<Task>, lease: Option<Box<Admitted>>) {
         // It may have waited for its slot.
         if let Some(outcome) = self.still_wanted(&held) {
             drop(lease);
@@ -214,7 +264,7 @@ impl WorkerPool {
             soft_limit: task.soft_limit.or(policy.soft_limit),
             hard_limit: task.hard_limit.or(policy.hard_limit),
             stop: Rc::clone(held.stop()),
-            task,
+            task: *task,
         };
         let info = held.info();
         shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
@@ -231,6 +281,11 @@ impl WorkerPool {
     fn settle(&self, held: Held, outcome: Outcome) {
         let kind = outcome.kind();
         let policy = self.policy(held.info());
+        // What most of them come to needs neither the time nor chance.
+        if let Outcome::Success(value) = outcome {
+            let decision = succeeded(&held.info().id, value, &policy);
+            return held.settle(decision, kind);
+        }
         let decision = decide(&held.info().id, outcome, self.circumstances(held.info(), &policy));
         held.settle(decision, kind);
     }
@@ -257,7 +312,7 @@ impl WorkerPool {
     }
 
     /// Nothing is begun any more: what waits returns at once, what runs goes on. Awaited, it waits for that.
-    pub(crate) fn stop_taking(&self) -> Drained {
+    pub(crate) fn stop_taking(&self) -> Drained<AtOnce> {
         self.intake.close();
         let drained = self.slots.close();
         self.shared.hands.stop(false);
@@ -265,7 +320,7 @@ impl WorkerPool {
     }
 
     /// Drops what does not listen; the guards return it. It need not be awaited.
-    pub(crate) fn abort(&self) -> Drained {
+    pub(crate) fn abort(&self) -> Drained<AtOnce> {
         self.intake.close();
         self.slots.abort()
     }

@@ -89,8 +89,12 @@ impl Envelope {
     /// assert_eq!((envelope.queue.as_str(), envelope.priority), ("mail", 0));
     /// ```
     pub fn new(queue: &str, body: Vec<u8>) -> Envelope {
+        Envelope::with(TaskId::new(), queue, body)
+    }
+
+    fn with(id: TaskId, queue: &str, body: Vec<u8>) -> Envelope {
         Envelope {
-            id: TaskId::new(),
+            id,
             queue: queue.to_owned(),
             priority: 0,
             eta: None,
@@ -103,7 +107,7 @@ impl Envelope {
 
     /// One that carries `task` under the task's own id.
     pub fn of(task: &Task, queue: &str, body: Vec<u8>) -> Envelope {
-        Envelope { id: task.id.clone(), ..Envelope::new(queue, body) }
+        Envelope::with(task.id.clone(), queue, body)
     }
 }
 

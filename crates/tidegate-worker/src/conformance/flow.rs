@@ -22,7 +22,7 @@ pub async fn what_is_published_arrives_as_it_was(subject: Rc<dyn Subject>) {
     envelope.headers.insert("timelimit".into(), json!([null, 1.5]));
     assert_eq!(broker.publish(vec![envelope.clone()]).await.unwrap(), [Published::Stored]);
     let got = delivery(&consumer(&broker, 10).await).await;
-    assert_eq!(got.envelope, envelope);
+    assert_eq!(*got.envelope, envelope);
     assert_eq!((got.retries, got.crashes), (0, 0));
     assert!(got.published >= rounded(before) && got.published <= broker.now());
 }

@@ -101,7 +101,7 @@ pub async fn a_unique_key_is_held_while_its_task_lives(subject: Rc<dyn Subject>)
     assert_eq!(broker.publish(twice).await.unwrap(), [Published::Stored, duplicate.clone()]);
     let reader = consumer(&broker, 10).await;
     let got = delivery(&reader).await;
-    assert_eq!(got.envelope, first);
+    assert_eq!(*got.envelope, first);
     let meanwhile = broker.publish(vec![unique("while it runs", LONG, false)]).await.unwrap();
     assert_eq!(meanwhile[0], duplicate);
     settle(&reader, &got, Verdict::Retry { at: broker.now() }).await;
@@ -131,7 +131,7 @@ pub async fn a_unique_key_may_outlast_its_task(subject: Rc<dyn Subject>) {
     broker.publish(vec![first.clone()]).await.unwrap();
     let reader = consumer(&broker, 10).await;
     let got = delivery(&reader).await;
-    assert_eq!(got.envelope, first);
+    assert_eq!(*got.envelope, first);
     settle(&reader, &got, Verdict::Ack).await;
     let late = broker.publish(vec![unique("tick", LONG, true)]).await.unwrap();
     assert_eq!(late, [Published::Duplicate(first.id)]);
@@ -225,7 +225,7 @@ pub async fn large_bodies_pass_and_larger_ones_are_refused_by_name(subject: Rc<d
     let mut large = task("");
     large.body = vec![7; 1 << 20];
     broker.publish(vec![large.clone()]).await.unwrap();
-    assert_eq!(delivery(&consumer(&broker, 1).await).await.envelope, large);
+    assert_eq!(delivery(&consumer(&broker, 1).await).await.envelope.as_ref(), &large);
     let mut larger = task("");
     larger.body = vec![7; 100_000_000];
     let error = broker.publish(vec![larger.clone()]).await.unwrap_err();

@@ -2,6 +2,7 @@
 //! time and wait themselves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -245,7 +246,7 @@ impl Store {
         let stored = &self.tasks[&seq];
         Some(Incoming::Delivery(Delivery {
             tag: Tag { epoch: id, number },
-            envelope: stored.envelope.clone(),
+            envelope: Arc::new(stored.envelope.clone()),
             retries: stored.retries,
             crashes: stored.crashes,
             published: stored.published,

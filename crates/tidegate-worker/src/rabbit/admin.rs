@@ -2,6 +2,7 @@
 //! looked at is taken and put back.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tidegate_amqp::{Connection, Error, Settle, Tag};
 
@@ -122,7 +123,7 @@ impl Core {
             self.write(&copies).await?;
         }
         tags.into_iter().for_each(|tag| _ = control.settle(tag, Settle::Ack));
-        Ok(copies.into_iter().map(|(stored, _)| stored.envelope).collect())
+        Ok(copies.into_iter().map(|(stored, _)| Arc::unwrap_or_clone(stored.envelope)).collect())
     }
 
     pub(super) async fn purge(&self, queue: &str) -> Result<u64, BrokerError> {
@@ -213,11 +214,11 @@ fn letter(stored: Stored) -> DeadLetter {
     let Stored { envelope, retries, dead, published, .. } = stored;
     let (at, reason, traceback) =
         dead.map_or((published, String::new(), None), |death| (death.at, death.reason, death.traceback));
-    DeadLetter { envelope, reason, traceback, at, retries }
+    DeadLetter { envelope: Arc::unwrap_or_clone(envelope), reason, traceback, at, retries }
 }
 
 fn revived(mut stored: Stored) -> Stored {
     (stored.retries, stored.crashes, stored.dead) = (0, 0, None);
-    stored.envelope.eta = None;
+    Arc::make_mut(&mut stored.envelope).eta = None;
     stored
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -32,6 +33,8 @@ const PARDONED_FOR: Duration = Duration::from_secs(30);
 /// A delivery of the current connection.
 #[derive(Debug)]
 pub(super) struct Held {
+    /// The place of its queue in the subscription.
+    pub(super) at: usize,
     pub(super) tag: Tag,
     pub(super) amqp: tidegate_amqp::Tag,
     pub(super) stored: Stored,
@@ -93,12 +96,9 @@ impl Shared {
         self.notices.borrow_mut().push_back(incoming);
     }
 
-    /// Received, for the queue at this place of the subscription.
+    /// Received.
     pub(super) fn hold(&self, held: Held) {
-        let at = self.subscription.queues.iter().position(|queue| *queue == held.stored.envelope.queue);
-        if let Some(at) = at {
-            self.held.borrow_mut()[at].push_back(held);
-        }
+        self.held.borrow_mut()[held.at].push_back(held);
     }
 
     /// Everything that was received and not handed out.
@@ -175,7 +175,7 @@ impl Shared {
                 let Stored { envelope, retries, crashes, published, .. } = &one.stored;
                 incoming.push(Incoming::Delivery(Delivery {
                     tag: one.tag,
-                    envelope: envelope.clone(),
+                    envelope: Arc::clone(envelope),
                     retries: *retries,
                     crashes: *crashes,
                     published: *published,
@@ -214,7 +214,7 @@ impl Shared {
             Verdict::Retry { at } => {
                 let mut stored = held.stored.clone();
                 stored.retries += 1;
-                stored.envelope.eta = Some(*at);
+                Arc::make_mut(&mut stored.envelope).eta = Some(*at);
                 let error = settlement.result.as_ref().and_then(|result| result.error.as_ref());
                 follow::retried(self.core.kind(&held.stored.envelope.queue), &mut stored, *at, error);
                 Some((stored, Place::Queue))
@@ -222,7 +222,7 @@ impl Shared {
             Verdict::Crash { at } => {
                 let mut stored = held.stored.clone();
                 stored.crashes += 1;
-                stored.envelope.eta = Some(*at);
+                Arc::make_mut(&mut stored.envelope).eta = Some(*at);
                 Some((stored, Place::Queue))
             }
             Verdict::Dead { reason, traceback } => {
@@ -233,7 +233,33 @@ impl Shared {
         (copy, settlement.result.clone())
     }
 
+    /// Whether there is nothing to do but to tell the broker.
+    fn is_plain(&self, settlement: &Settlement) -> bool {
+        let unique = |held: &Held| held.stored.envelope.unique.is_some();
+        matches!(settlement.verdict, Verdict::Ack)
+            && settlement.result.is_none()
+            && !self.running.borrow().get(&settlement.tag).is_some_and(unique)
+    }
+
+    fn tell(&self, batch: &[Settlement]) -> Vec<Settled> {
+        let settled = batch.iter().map(|settlement| {
+            let held = self.running.borrow_mut().remove(&settlement.tag);
+            match held {
+                Some(held) if self.ack(held.amqp, held.tag.epoch) => Settled::Done,
+                _ => Settled::Lost,
+            }
+        });
+        let settled = settled.collect();
+        if self.holds() > 0 {
+            self.changed.notify_all();
+        }
+        settled
+    }
+
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
+        if batch.iter().all(|settlement| self.is_plain(settlement)) {
+            return Ok(self.tell(batch));
+        }
         let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
         let (mut following, now) = (self.core.following(), self.core.now());
         {
@@ -243,7 +269,7 @@ impl Shared {
                 let (copy, result) = self.follow(held, settlement);
                 let leaves = copy.as_ref().is_none_or(|(_, place)| *place == Place::Dead);
                 if leaves && held.stored.envelope.unique.is_some() {
-                    released.push(held.stored.envelope.clone());
+                    released.push(Arc::clone(&held.stored.envelope));
                 }
                 copies.extend(copy.map(|copy| (settlement.tag, copy)));
                 results.extend(result.filter(|result| {
@@ -262,22 +288,12 @@ impl Shared {
         if !results.is_empty() {
             self.core.store_results(&results).await?;
         }
-        let settled = batch.iter().map(|settlement| {
-            let held = self.running.borrow_mut().remove(&settlement.tag);
-            match held {
-                Some(held) if self.ack(held.amqp, held.tag.epoch) => Settled::Done,
-                _ => Settled::Lost,
-            }
-        });
-        let settled = settled.collect();
+        let settled = self.tell(batch);
         for envelope in &released {
             // The key lets go of itself in time.
             if let Err(error) = self.core.release(envelope).await {
                 tracing::warn!(task = %envelope.id, %error, "the unique key stays taken until its time is over");
             }
-        }
-        if self.holds() > 0 {
-            self.changed.notify_all();
         }
         Ok(settled)
     }

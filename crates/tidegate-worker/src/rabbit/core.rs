@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidegate_amqp::{Consume, Delivery, Error, Message, Queue, Uri};
+use tidegate_amqp::{Consume, Delivery, Error, Field, Message, Queue, Uri};
 use tidegate_loop::timeout;
 
 use super::Options;
@@ -254,13 +254,9 @@ impl Core {
 
     /// A message of ours, found at that time and read; `None` if its properties cannot be.
     pub(super) fn read(queue: &str, kind: QueueKind, delivery: &mut Delivery, found: Timestamp) -> Option<Stored> {
-        let properties = delivery.properties.read().ok()?;
+        let properties = delivery.properties.glance().ok()?;
         let body = std::mem::take(&mut delivery.body);
-        let mut stored = message::read(queue, &properties, body, found);
-        if kind == QueueKind::Quorum {
-            stored.crashes = stored.crashes.saturating_add(message::delivery_count(&properties));
-        }
-        Some(stored)
+        Some(message::read(queue, &properties, body, found, kind == QueueKind::Quorum))
     }
 
     /// Reads a log to its end, from its beginning or behind an entry; each comes with its place.
@@ -342,12 +338,10 @@ pub(super) fn reading(log: &str, behind: Option<i64>) -> Consume {
 
 /// Where an entry stands in its log.
 pub(super) fn offset(delivery: &Delivery) -> Option<i64> {
-    use tidegate_amqp::types::AMQPValue;
-    let properties = delivery.properties.read().ok()?;
-    match properties.headers().as_ref()?.inner().get("x-stream-offset")? {
-        AMQPValue::LongLongInt(offset) => Some(*offset),
+    delivery.properties.glance().ok()?.headers.find_map(|header| match header {
+        ("x-stream-offset", Field::Integer(offset)) => Some(offset),
         _ => None,
-    }
+    })
 }
 
 fn result_entry(result: &TaskResult, now: Timestamp) -> Value {
@@ -365,6 +359,6 @@ pub(super) fn read_result(mut entry: Value, now: Timestamp) -> Option<(TaskResul
 
 /// As a dead letter.
 pub(super) fn dying(mut stored: Stored, at: Timestamp, reason: String, traceback: Option<String>) -> Stored {
-    stored.dead = Some(Death { at, reason, traceback });
+    stored.dead = Some(Box::new(Death { at, reason, traceback }));
     stored
 }

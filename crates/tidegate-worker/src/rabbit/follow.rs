@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -88,7 +89,7 @@ impl Following {
 
 /// A task that is published now.
 fn fresh(envelope: Envelope, now: Timestamp) -> (Stored, Place) {
-    (Stored { envelope, retries: 0, crashes: 0, published: now, dead: None }, Place::Queue)
+    (Stored { envelope: Arc::new(envelope), retries: 0, crashes: 0, published: now, dead: None }, Place::Queue)
 }
 
 /// As Celery's `rpc://` sends it: to a queue that may be gone, and not worth a disk.
@@ -106,7 +107,7 @@ fn answer(reply: &Reply, body: Vec<u8>) -> Message {
 
 /// Writes into a foreign message what its own workers look for when it is tried again.
 pub(super) fn retried(kind: QueueKind, stored: &mut Stored, at: Timestamp, error: Option<&TaskError>) {
-    let envelope = &mut stored.envelope;
+    let envelope = Arc::make_mut(&mut stored.envelope);
     if celery::is_celery(envelope) {
         envelope.headers.insert("retries".to_owned(), json!(stored.retries));
         envelope.headers.insert("eta".to_owned(), json!(at.to_string()));

@@ -5,11 +5,13 @@
 //! name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
+use tidegate_amqp::{Field, Glance};
 
 use crate::codec::{celery, dramatiq};
 use crate::task::{Envelope, TaskId, Unique};
@@ -23,11 +25,12 @@ const TRACEBACK_BYTES_MAX: usize = 32 * 1024;
 /// An envelope with its history.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Stored {
-    pub(super) envelope: Envelope,
+    /// Shared with the worker that has it.
+    pub(super) envelope: Arc<Envelope>,
     pub(super) retries: u32,
     pub(super) crashes: u32,
     pub(super) published: Timestamp,
-    pub(super) dead: Option<Death>,
+    pub(super) dead: Option<Box<Death>>,
 }
 
 /// Why a task was given up.
@@ -113,44 +116,91 @@ fn with_property(properties: BasicProperties, name: &str, value: &str) -> BasicP
     }
 }
 
-/// Reads a message of `queue`. `found` is when it was, for a producer that does not say when it published.
-pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, found: Timestamp) -> Stored {
-    let table = properties.headers().as_ref().map(FieldTable::inner);
-    let own = |name: &str| table.and_then(|table| table.get(name));
-    let mut headers = BTreeMap::new();
-    for (name, value) in table.into_iter().flatten() {
-        let name = name.as_str();
-        let brokers = matches!(name, "x-death" | "x-delivery-count") || name.starts_with("x-first-death-");
-        if !brokers && !name.starts_with("tg-") {
-            headers.insert(name.to_owned(), to_json(value));
+/// What a message says of itself where tidegate wrote it.
+#[derive(Default)]
+struct Own<'a> {
+    published: Option<i64>,
+    retries: Option<i64>,
+    crashes: Option<i64>,
+    priority: Option<i64>,
+    eta: Option<i64>,
+    expires: Option<i64>,
+    unique: Option<&'a [u8]>,
+    unique_hold_ms: Option<i64>,
+    unique_past_settle: bool,
+    dead_at: Option<i64>,
+    dead_reason: Option<&'a [u8]>,
+    dead_traceback: Option<&'a [u8]>,
+    /// The broker's: why it put the message aside, and how often a quorum queue has handed it out before.
+    first_death_reason: Option<&'a [u8]>,
+    delivery_count: Option<i64>,
+}
+
+impl<'a> Own<'a> {
+    /// Whether the header is tidegate's or the broker's.
+    fn hear(&mut self, name: &str, field: Field<'a>) -> bool {
+        let integer = || if let Field::Integer(number) = field { Some(number) } else { None };
+        let text = || if let Field::Text(text) = field { Some(text) } else { None };
+        match name {
+            "tg-published" => self.published = integer(),
+            "tg-retries" => self.retries = integer(),
+            "tg-crashes" => self.crashes = integer(),
+            "tg-priority" => self.priority = integer(),
+            "tg-eta" => self.eta = integer(),
+            "tg-expires" => self.expires = integer(),
+            "tg-unique" => self.unique = text(),
+            "tg-unique-hold-ms" => self.unique_hold_ms = integer(),
+            "tg-unique-past-settle" => self.unique_past_settle = matches!(field, Field::Boolean(true)),
+            "tg-dead-at" => self.dead_at = integer(),
+            "tg-dead-reason" => self.dead_reason = text(),
+            "tg-dead-traceback" => self.dead_traceback = text(),
+            "x-first-death-reason" => self.first_death_reason = text(),
+            "x-delivery-count" => self.delivery_count = integer(),
+            _ => return name.starts_with("tg-") || name == "x-death" || name.starts_with("x-first-death-"),
+        }
+        true
+    }
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+fn count(number: Option<i64>) -> u32 {
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+}
+
+fn instant(nanos: Option<i64>) -> Option<Timestamp> {
+    nanos.and_then(|nanos| Timestamp::from_nanosecond(nanos.into()).ok())
+}
+
+/// Reads a message of `queue`. `found` is when it was, for a producer that does not say when it published. A `counted` queue is
+/// one whose broker counts crashes.
+pub(super) fn read(queue: &str, properties: &Glance<'_>, body: Vec<u8>, found: Timestamp, counted: bool) -> Stored {
+    let (mut own, mut headers) = (Own::default(), BTreeMap::new());
+    for (name, field) in properties.headers {
+        if !own.hear(name, field) {
+            headers.insert(name.to_owned(), to_json(field));
         }
     }
     for (name, value) in [
-        ("amqp.content_type", properties.content_type()),
-        ("amqp.content_encoding", properties.content_encoding()),
-        ("amqp.correlation_id", properties.correlation_id()),
-        ("amqp.reply_to", properties.reply_to()),
+        ("amqp.content_type", properties.content_type),
+        ("amqp.content_encoding", properties.content_encoding),
+        ("amqp.correlation_id", properties.correlation_id),
+        ("amqp.reply_to", properties.reply_to),
     ] {
         if let Some(value) = value {
-            headers.insert(name.to_owned(), Value::String(value.to_string()));
+            headers.insert(name.to_owned(), Value::String(value.to_owned()));
         }
     }
-    let number = |name: &str| own(name).and_then(integer);
-    let at = |name: &str| number(name).and_then(|nanos| Timestamp::from_nanosecond(nanos.into()).ok());
-    let string = |name: &str| match own(name) {
-        Some(AMQPValue::LongString(text)) => Some(text.to_string()),
-        _ => None,
-    };
-    let count = |name: &str| number(name).and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
-    let unique = string("tg-unique").map(|key| Unique {
-        key,
-        hold: Duration::from_millis(number("tg-unique-hold-ms").and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)),
-        past_settle: matches!(own("tg-unique-past-settle"), Some(AMQPValue::Boolean(true))),
+    let unique = own.unique.map(|key| Unique {
+        key: lossy(key),
+        hold: Duration::from_millis(own.unique_hold_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)),
+        past_settle: own.unique_past_settle,
     });
-    let priority = number("tg-priority").and_then(|priority| u8::try_from(priority).ok());
-    let priority = priority.or(*properties.priority()).unwrap_or(0).min(9);
-    let id = properties.message_id().as_ref().or(properties.correlation_id().as_ref());
-    let id = id.map(ShortString::as_str).filter(|id| !id.is_empty());
+    let priority = own.priority.and_then(|priority| u8::try_from(priority).ok());
+    let priority = priority.or(properties.priority).unwrap_or(0).min(9);
+    let id = properties.message_id.or(properties.correlation_id).filter(|id| !id.is_empty());
     // Foreign producers write theirs where their own workers look, and publish to the queue at once.
     let foreign = match (headers.get("task"), id) {
         (Some(Value::String(_)), id) => foreign_of_celery(&headers, id),
@@ -159,19 +209,20 @@ pub(super) fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, fou
         (_, None) => dramatiq::glance(&body).map(foreign_of_dramatiq).unwrap_or_default(),
     };
     let id = foreign.id.unwrap_or_else(TaskId::new);
-    let (eta, expires) = (at("tg-eta").or(foreign.eta), at("tg-expires").or(foreign.expires));
-    let dead = at("tg-dead-at").map(|at| Death {
+    let (eta, expires) = (instant(own.eta).or(foreign.eta), instant(own.expires).or(foreign.expires));
+    let dead = instant(own.dead_at).map(|at| Death {
         at,
-        reason: string("tg-dead-reason").unwrap_or_default(),
-        traceback: string("tg-dead-traceback"),
+        reason: own.dead_reason.map(lossy).unwrap_or_default(),
+        traceback: own.dead_traceback.map(lossy),
     });
-    let dead = dead.or_else(|| broker_death(properties, found));
+    let dead = dead.or_else(|| own.first_death_reason.map(|reason| broker_death(reason, found)));
+    let handed_out = if counted { count(own.delivery_count) } else { 0 };
     Stored {
-        envelope: Envelope { id, queue: queue.to_owned(), priority, eta, expires, unique, headers, body },
-        retries: count("tg-retries").max(foreign.retries),
-        crashes: count("tg-crashes"),
-        published: at("tg-published").unwrap_or(found),
-        dead,
+        envelope: Arc::new(Envelope { id, queue: queue.to_owned(), priority, eta, expires, unique, headers, body }),
+        retries: count(own.retries).max(foreign.retries),
+        crashes: count(own.crashes).saturating_add(handed_out),
+        published: instant(own.published).unwrap_or(found),
+        dead: dead.map(Box::new),
     }
 }
 
@@ -196,34 +247,13 @@ fn foreign_of_dramatiq(glance: dramatiq::Glance) -> Foreign {
 }
 
 /// A message that the broker itself put aside, in words.
-fn broker_death(properties: &BasicProperties, found: Timestamp) -> Option<Death> {
-    let reason = properties.headers().as_ref()?.inner().get("x-first-death-reason")?;
-    let AMQPValue::LongString(reason) = reason else { return None };
-    let reason = match reason.to_string().as_str() {
-        "delivery_limit" => "it was delivered as often as its queue allows, and never settled".to_owned(),
-        "rejected" => "it was rejected: its properties cannot be read, or it is larger than allowed".to_owned(),
-        other => format!("the broker put it aside: {other}"),
+fn broker_death(reason: &[u8], found: Timestamp) -> Death {
+    let reason = match reason {
+        b"delivery_limit" => "it was delivered as often as its queue allows, and never settled".to_owned(),
+        b"rejected" => "it was rejected: its properties cannot be read, or it is larger than allowed".to_owned(),
+        other => format!("the broker put it aside: {}", lossy(other)),
     };
-    Some(Death { at: found, reason, traceback: None })
-}
-
-/// How often a quorum queue has handed it out before.
-pub(super) fn delivery_count(properties: &BasicProperties) -> u32 {
-    let count = properties.headers().as_ref().and_then(|headers| headers.inner().get("x-delivery-count"));
-    count.and_then(integer).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
-}
-
-pub(super) fn integer(value: &AMQPValue) -> Option<i64> {
-    Some(match value {
-        AMQPValue::ShortShortInt(number) => (*number).into(),
-        AMQPValue::ShortShortUInt(number) => (*number).into(),
-        AMQPValue::ShortInt(number) => (*number).into(),
-        AMQPValue::ShortUInt(number) => (*number).into(),
-        AMQPValue::LongInt(number) => (*number).into(),
-        AMQPValue::LongUInt(number) => (*number).into(),
-        AMQPValue::LongLongInt(number) => *number,
-        _ => return None,
-    })
+    Death { at: found, reason, traceback: None }
 }
 
 fn to_amqp(value: &Value) -> AMQPValue {
@@ -249,20 +279,16 @@ fn to_amqp(value: &Value) -> AMQPValue {
     }
 }
 
-fn to_json(value: &AMQPValue) -> Value {
-    if let Some(number) = integer(value) {
-        return number.into();
-    }
-    match value {
-        AMQPValue::Boolean(value) => (*value).into(),
-        AMQPValue::Float(number) => Number::from_f64((*number).into()).map_or(Value::Null, Value::Number),
-        AMQPValue::Double(number) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
-        AMQPValue::ShortString(text) => text.to_string().into(),
-        AMQPValue::LongString(text) => text.to_string().into(),
-        AMQPValue::Timestamp(seconds) => (*seconds).into(),
-        AMQPValue::FieldArray(values) => values.as_slice().iter().map(to_json).collect(),
-        AMQPValue::FieldTable(table) => {
-            let values = table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value)));
+fn to_json(field: Field<'_>) -> Value {
+    match field {
+        Field::Boolean(value) => value.into(),
+        Field::Integer(number) => number.into(),
+        Field::Float(number) => Number::from_f64(number).map_or(Value::Null, Value::Number),
+        Field::Text(text) => lossy(text).into(),
+        Field::Timestamp(seconds) => seconds.into(),
+        Field::Array(fields) => fields.map(to_json).collect(),
+        Field::Table(headers) => {
+            let values = headers.map(|(name, field)| (name.to_owned(), to_json(field)));
             Value::Object(values.collect::<Map<_, _>>())
         }
         _ => Value::Null,
@@ -273,6 +299,11 @@ fn to_json(value: &AMQPValue) -> Value {
 mod tests {
     use super::*;
     use serde_json::json;
+    use tidegate_amqp::RawProperties;
+
+    fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, found: Timestamp) -> Stored {
+        super::read(queue, &RawProperties::from(properties).glance().unwrap(), body, found, false)
+    }
 
     fn at(nanos: i128) -> Timestamp {
         Timestamp::from_nanosecond(nanos).unwrap()
@@ -290,9 +321,9 @@ mod tests {
         envelope.headers.insert("stamps".into(), json!({"a": {"b": true}}));
         envelope.headers.insert("amqp.reply_to".into(), json!("answers"));
         let death = Death { at: at(5), reason: "too often".into(), traceback: Some("line 1".into()) };
-        for dead in [None, Some(death)] {
+        for dead in [None, Some(Box::new(death))] {
             let stored = Stored {
-                envelope: envelope.clone(),
+                envelope: Arc::new(envelope.clone()),
                 retries: 3,
                 crashes: 2,
                 published: at(1_700_000_000_000_000_007),
@@ -324,7 +355,7 @@ mod tests {
         let mut stored = read("cel", &properties, Vec::new(), at(9));
         assert_eq!(stored.envelope.eta, Some(at(1_794_770_724_520_952_000)));
         assert_eq!(stored.envelope.expires, None);
-        stored.envelope.eta = Some(at(1_794_770_999_000_000_000));
+        Arc::make_mut(&mut stored.envelope).eta = Some(at(1_794_770_999_000_000_000));
         let again = read("cel", &super::properties(&stored, 0), Vec::new(), at(9));
         assert_eq!(again.envelope.eta, stored.envelope.eta);
     }
@@ -333,7 +364,7 @@ mod tests {
     fn a_traceback_is_cut_to_fit_between_characters() {
         let mut stored = read("q", &BasicProperties::default(), Vec::new(), at(0));
         let traceback = Some("ä".repeat(TRACEBACK_BYTES_MAX));
-        stored.dead = Some(Death { at: at(1), reason: String::new(), traceback });
+        stored.dead = Some(Box::new(Death { at: at(1), reason: String::new(), traceback }));
         let again = read("q", &properties(&stored, 0), Vec::new(), at(0));
         assert_eq!(again.dead.unwrap().traceback.unwrap().len(), TRACEBACK_BYTES_MAX);
     }

@@ -49,6 +49,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -170,12 +171,12 @@ impl RabbitBroker {
     }
 
     /// What this process has of the broker's, and how often it was retried.
-    fn envelopes(&self) -> HashMap<TaskId, (Envelope, u32)> {
+    fn envelopes(&self) -> HashMap<TaskId, (Arc<Envelope>, u32)> {
         let mut all = HashMap::new();
         for consumer in self.live() {
             let running = consumer.shared.running.borrow();
             let of = |held: &consumer::Held| {
-                (held.stored.envelope.id.clone(), (held.stored.envelope.clone(), held.stored.retries))
+                (held.stored.envelope.id.clone(), (Arc::clone(&held.stored.envelope), held.stored.retries))
             };
             all.extend(running.values().map(of));
         }
@@ -217,7 +218,8 @@ impl RabbitBroker {
                 }
             }
             published.push(Published::Stored);
-            let stored = Stored { envelope, retries: 0, crashes: 0, published: self.core.now(), dead: None };
+            let (envelope, now) = (Arc::new(envelope), self.core.now());
+            let stored = Stored { envelope, retries: 0, crashes: 0, published: now, dead: None };
             tasks.push((stored, Place::Queue));
         }
         self.core.write(&tasks).await?;

@@ -1,6 +1,7 @@
 //! Keeps a consumer connected: makes the connection, restores what it had, receives, and starts over when it is gone.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +20,10 @@ use crate::codec::dramatiq;
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long an acknowledgement may wait for others. What ended within this time before a worker dies is run again, as is what
+/// ran; for that the broker is spoken to once for many tasks.
+const ACK_PATIENCE: Duration = Duration::from_millis(5);
+
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
 }
@@ -27,10 +32,23 @@ fn delayed_tag(at: usize) -> String {
     format!("delayed-{at}")
 }
 
-/// Which queue of the subscription a delivery is for, and whether it comes from where its producer had it wait.
-fn source(tag: &str) -> Option<(usize, bool)> {
-    let (kind, at) = tag.split_once('-')?;
-    Some((at.parse().ok()?, kind == "delayed"))
+/// What the deliveries of one consumer have in common.
+struct Source {
+    tag: Arc<str>,
+    /// Which queue of the subscription they are for.
+    at: usize,
+    /// They come from where their producer had them wait.
+    delayed: bool,
+    kind: QueueKind,
+}
+
+impl Source {
+    fn of(shared: &Shared, tag: &Arc<str>) -> Option<Source> {
+        let (kind, at) = tag.split_once('-')?;
+        let (at, delayed) = (at.parse().ok()?, kind == "delayed");
+        let queue = shared.subscription.queues.get(at)?;
+        Some(Source { tag: Arc::clone(tag), at, delayed, kind: shared.core.kind(queue) })
+    }
 }
 
 /// A connection on which everything is as it should be: topology, QoS, consumers started.
@@ -39,6 +57,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerErr
     let mut options = tidegate_amqp::Options::default();
     options.name = format!("{} {}", core.options.name, shared.subscription.consumer);
     options.body_bytes_max = core.options.body_bytes_max as u64;
+    options.ack_patience = ACK_PATIENCE;
     // Over the control connection: a refusal there leaves this one alone.
     for queue in &shared.subscription.queues {
         core.ensure(queue).await?;
@@ -141,12 +160,12 @@ fn lose(shared: &Shared) {
     }
     let mut tags: Vec<Tag> = Vec::new();
     for (tag, held) in shared.running.borrow_mut().drain() {
-        missed.insert(held.stored.envelope.id);
+        missed.insert(held.stored.envelope.id.clone());
         tags.push(tag);
     }
     let copies = shared.rewriting.borrow_mut().drain().filter_map(|(_, copy)| copy).collect::<Vec<_>>();
     for held in shared.take_held().into_iter().chain(copies) {
-        missed.insert(held.stored.envelope.id);
+        missed.insert(held.stored.envelope.id.clone());
     }
     tags.sort_unstable();
     tags.into_iter().for_each(|tag| shared.notice(Incoming::Lost(tag)));
@@ -161,9 +180,18 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
             Err(error) => return error.to_string(),
         };
         let (before, now) = (shared.holds(), shared.core.now());
+        let mut source: Option<Source> = None;
         for arrived in arrived {
             match arrived {
-                Arrived::Delivery(delivery) => take(shared, connection, delivery, now),
+                Arrived::Delivery(delivery) => {
+                    // Most deliveries come from where the one before came from.
+                    if source.as_ref().is_none_or(|source| source.tag != delivery.consumer) {
+                        source = Source::of(shared, &delivery.consumer);
+                    }
+                    if let Some(source) = &source {
+                        take(shared, connection, source, delivery, now);
+                    }
+                }
                 Arrived::Oversized { bytes, .. } => {
                     tracing::warn!(bytes, "a message larger than allowed went to the dead letters");
                 }
@@ -182,18 +210,23 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
 }
 
 /// What becomes of a delivery before anybody sees it.
-fn take(shared: &Rc<Shared>, connection: &Connection, mut delivery: tidegate_amqp::Delivery, now: Timestamp) {
-    let Some((at, delayed)) = source(&delivery.consumer) else { return };
-    let Some(queue) = shared.subscription.queues.get(at) else { return };
-    let core = &shared.core;
-    let kind = core.kind(queue);
+fn take(
+    shared: &Rc<Shared>,
+    connection: &Connection,
+    source: &Source,
+    mut delivery: tidegate_amqp::Delivery,
+    now: Timestamp,
+) {
+    let Source { at, delayed, kind, .. } = *source;
+    let queue = &shared.subscription.queues[at];
     let Some(mut stored) = Core::read(queue, kind, &mut delivery, now) else {
         tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
         connection.settle(delivery.tag, Settle::Reject);
         return;
     };
     if delayed && stored.envelope.eta.is_none() {
-        stored.envelope.eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
+        let eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
+        Arc::make_mut(&mut stored.envelope).eta = eta;
     }
     let pardoned = delivery.redelivered && shared.pardons(&stored.envelope.id);
     let counted_by_broker = kind == QueueKind::Quorum;
@@ -201,7 +234,7 @@ fn take(shared: &Rc<Shared>, connection: &Connection, mut delivery: tidegate_amq
         stored.crashes = stored.crashes.saturating_sub(1);
     }
     let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
-    let held = Held { tag, amqp: delivery.tag, stored };
+    let held = Held { at, tag, amqp: delivery.tag, stored };
     let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
         Some(copy @ None) => {
             *copy = Some(held);
@@ -231,7 +264,7 @@ fn take(shared: &Rc<Shared>, connection: &Connection, mut delivery: tidegate_amq
 
 /// A task that must not run leaves with a result.
 async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
-    let Held { stored, amqp, tag } = held;
+    let Held { stored, amqp, tag, .. } = held;
     let envelope = &stored.envelope;
     let done = async {
         shared.core.conclude(&stored, state).await?;
@@ -245,7 +278,7 @@ async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
 
 /// Puts a changed copy in the place of a message.
 async fn rewrite(shared: Rc<Shared>, held: Held, place: Place) {
-    let Held { stored, amqp, tag } = held;
+    let Held { stored, amqp, tag, .. } = held;
     let id = stored.envelope.id.clone();
     shared.rewriting.borrow_mut().insert(id.clone(), None);
     match shared.core.write(&[(stored, place)]).await {

@@ -1,5 +1,7 @@
 //! Tasks go out, and what waits for a time comes due.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
@@ -72,7 +74,8 @@ pub(super) fn claim(
                 } else {
                     left -= 1;
                     let Held { retries, crashes, .. } = held;
-                    let delivery = Delivery { tag: tag(owner, number), envelope, retries, crashes, published };
+                    let delivery =
+                        Delivery { tag: tag(owner, number), envelope: Arc::new(envelope), retries, crashes, published };
                     claimed.held.push((number, held));
                     claimed.incoming.push(Incoming::Delivery(delivery));
                     number += 1;

@@ -254,7 +254,7 @@ pub(crate) fn what_another_language_writes_is_run() {
         assert!(python.success());
         let got = next(&consumer).await.pop().unwrap();
         let expected = Envelope { priority: 4, ..Envelope::new("q", got.envelope.body.clone()) };
-        assert_eq!(got.envelope, Envelope { id: got.envelope.id.clone(), ..expected });
+        assert_eq!(*got.envelope, Envelope { id: got.envelope.id.clone(), ..expected });
         let task = tidegate_worker::codec::native::decode(&got.envelope, 0).unwrap();
         assert_eq!((task.id.as_str(), task.name.as_str(), task.args.len()), ("from-python", "add", 2));
         assert_eq!(broker.check().await.unwrap(), Vec::<String>::new());

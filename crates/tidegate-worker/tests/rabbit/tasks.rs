@@ -23,7 +23,7 @@ fn tasks_come_as_they_were_published_by_priority_then_in_order() {
         let consumer = subscribe(&broker, &[&queue], 1).await;
         for expected in [&batch[2], &batch[3], &batch[0], &batch[1]] {
             let delivery = one(&consumer).await;
-            assert_eq!(delivery.envelope, *expected);
+            assert_eq!(*delivery.envelope, *expected);
             assert_eq!((delivery.retries, delivery.crashes), (0, 0));
             settle(&consumer, delivery.tag, Verdict::Ack).await;
         }
@@ -144,7 +144,7 @@ fn a_unique_key_is_one_tasks_until_that_has_left() {
         }
         let consumer = subscribe(&broker, &[&queue], 10).await;
         let delivery = one(&consumer).await;
-        assert_eq!(delivery.envelope, first);
+        assert_eq!(*delivery.envelope, first);
         settle(&consumer, delivery.tag, Verdict::Ack).await;
         assert_eq!(broker.publish(vec![third]).await.unwrap(), [Published::Stored]);
         broker.close().await.unwrap();
@@ -190,7 +190,7 @@ fn peeking_takes_nothing_and_counts_nothing() {
         }
         let consumer = subscribe(&broker, &[&queue], 10).await;
         for (delivery, expected) in deliveries(&consumer, 3).await.iter().zip(&batch) {
-            assert_eq!((&delivery.envelope, delivery.crashes), (expected, 0));
+            assert_eq!((&*delivery.envelope, delivery.crashes), (expected, 0));
         }
         assert!(broker.peek("nobody-has-this", 5).await.unwrap().is_empty());
         broker.close().await.unwrap();
@@ -233,7 +233,7 @@ fn dead_letters_are_listed_retried_and_dropped() {
         assert!(broker.dead(None, 1000).await.unwrap().len() >= 3);
         assert_eq!(broker.dead_retry(Selection::Ids(vec![batch[1].id.clone()])).await.unwrap(), 1);
         let again = one(&consumer).await;
-        assert_eq!((&again.envelope, again.retries, again.crashes), (&batch[1], 0, 0));
+        assert_eq!((&*again.envelope, again.retries, again.crashes), (&batch[1], 0, 0));
         settle(&consumer, again.tag, Verdict::Ack).await;
         assert_eq!(broker.dead_drop(Selection::Queue(queue.clone())).await.unwrap(), 2);
         assert!(broker.dead(Some(&queue), 10).await.unwrap().is_empty());

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tidegate_amqp::types::{AMQPValue, FieldTable};
-use tidegate_amqp::{Connection, Consume, Exchange, Incoming, Message, Queue, Settle};
+use tidegate_amqp::{Connection, Consume, Exchange, Field, Incoming, Message, Queue, Settle};
 use tidegate_loop::sleep;
 
 use super::super::backoff::Backoff;
@@ -69,9 +69,11 @@ async fn serve_once(shared: &Rc<Shared>, backoff: &mut Backoff) -> BrokerError {
 
 /// Does as asked; what is answered, and where, if anybody wants to know.
 fn hear(shared: &Rc<Shared>, delivery: &tidegate_amqp::Delivery) -> Option<(Value, ReplyTo)> {
-    if let Ok(properties) = delivery.properties.read() {
-        let clock = properties.headers().as_ref().and_then(|headers| headers.inner().get("clock"));
-        let clock = clock.and_then(super::super::message::integer).and_then(|clock| u64::try_from(clock).ok());
+    if let Ok(mut properties) = delivery.properties.glance() {
+        let clock = properties.headers.find_map(|header| match header {
+            ("clock", Field::Integer(clock)) => u64::try_from(clock).ok(),
+            _ => None,
+        });
         shared.sender.borrow_mut().adjust(clock.unwrap_or(0));
     }
     let request = control::request(&delivery.body, &shared.options.hostname)?;
