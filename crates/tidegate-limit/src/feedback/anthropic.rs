@@ -1,34 +1,60 @@
 //! Anthropic's dialect.
 
+use std::cell::LazyCell;
+
 use jiff::Timestamp;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 
 use super::body::ErrorBody;
-use super::{Feedback, Headers, Per, Quota, Stop, Unit, Verdict, Which, throttled, time};
+use super::{Feedback, Headers, Names, Per, Quota, Stop, Unit, Verdict, Which, throttled, time};
+
+const COUNTERS: [(Unit, Names); 4] = [
+    (
+        Unit::Requests,
+        Names {
+            limit: "anthropic-ratelimit-requests-limit",
+            remaining: "anthropic-ratelimit-requests-remaining",
+            reset: "anthropic-ratelimit-requests-reset",
+        },
+    ),
+    (
+        Unit::Tokens,
+        Names {
+            limit: "anthropic-ratelimit-tokens-limit",
+            remaining: "anthropic-ratelimit-tokens-remaining",
+            reset: "anthropic-ratelimit-tokens-reset",
+        },
+    ),
+    (
+        Unit::InputTokens,
+        Names {
+            limit: "anthropic-ratelimit-input-tokens-limit",
+            remaining: "anthropic-ratelimit-input-tokens-remaining",
+            reset: "anthropic-ratelimit-input-tokens-reset",
+        },
+    ),
+    (
+        Unit::OutputTokens,
+        Names {
+            limit: "anthropic-ratelimit-output-tokens-limit",
+            remaining: "anthropic-ratelimit-output-tokens-remaining",
+            reset: "anthropic-ratelimit-output-tokens-reset",
+        },
+    ),
+];
 
 pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
-    let quotas = quotas(headers, now);
+    let now = LazyCell::new(|| time::reference(headers, now));
+    let counters = COUNTERS.iter();
+    let quotas: Vec<Quota> = counters
+        .filter_map(|(unit, names)| Quota::read(Which::new(*unit, Per::Minute), headers, || *now, names))
+        .collect();
     let verdict = match status {
         200..=299 => Verdict::Proceed,
-        _ => refused(status, headers, &ErrorBody::read(body), &quotas, now),
+        _ => refused(status, headers, &ErrorBody::read(body), &quotas, *now),
     };
     Feedback { verdict, quotas }
-}
-
-fn quotas(headers: &impl Headers, now: Timestamp) -> Vec<Quota> {
-    [
-        (Unit::Requests, "requests"),
-        (Unit::Tokens, "tokens"),
-        (Unit::InputTokens, "input-tokens"),
-        (Unit::OutputTokens, "output-tokens"),
-    ]
-    .into_iter()
-    .filter_map(|(unit, name)| {
-        let which = Which::new(unit, Per::Minute);
-        Quota::read(which, headers, now, |part| format!("anthropic-ratelimit-{name}-{part}"))
-    })
-    .collect()
 }
 
 fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quota], now: Timestamp) -> Verdict {

@@ -18,7 +18,7 @@ const DROPPED_FRACTION: Duration = Duration::from_secs(1);
 pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
     let verdict = match status {
         200..=299 => Verdict::Proceed,
-        _ => refused(status, headers, &ErrorBody::read(body), now),
+        _ => refused(status, headers, &ErrorBody::read(body), time::reference(headers, now)),
     };
     Feedback { verdict, quotas: Vec::new() }
 }

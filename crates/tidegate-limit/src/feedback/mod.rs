@@ -69,7 +69,6 @@ impl Provider {
     /// assert!(!feedback.verdict.may_retry());
     /// ```
     pub fn read(self, status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
-        let now = time::reference(headers, now);
         match self {
             Provider::OpenAi => openai::read(status, headers, body, now),
             Provider::Anthropic => anthropic::read(status, headers, body, now),
@@ -259,12 +258,13 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The triple `{prefix}limit{suffix}`, `{prefix}remaining{suffix}`, `{prefix}reset{suffix}`, unless it is nonsense.
-    fn read(which: Which, headers: &impl Headers, now: Timestamp, name: impl Fn(&str) -> String) -> Option<Quota> {
-        let number = |part: &str| headers.value(&name(part)).map(|text| text.trim().parse::<u64>());
-        let full_in = headers.value(&name("reset")).and_then(|text| time::reset(text, now));
-        let remaining = number("remaining")?.ok()?;
-        let capacity = match number("limit") {
+    /// The triple of these names, unless it is nonsense. Most answers have none, so one look has to tell; and the time is
+    /// asked for only by those that do.
+    fn read(which: Which, headers: &impl Headers, now: impl Fn() -> Timestamp, names: &Names) -> Option<Quota> {
+        let number = |name: &str| headers.value(name).map(|text| text.trim().parse::<u64>());
+        let remaining = number(names.remaining)?.ok()?;
+        let full_in = headers.value(names.reset).and_then(|text| time::reset(text, now()));
+        let capacity = match number(names.limit) {
             Some(limit) => Some(limit.ok().filter(|&limit| limit > 0)?),
             None => None,
         };
@@ -273,6 +273,13 @@ impl Quota {
         let sane = capacity.is_none_or(|capacity| remaining <= capacity);
         (told && sane).then_some(Quota { which, capacity, remaining, full_in })
     }
+}
+
+/// The headers of one counter.
+struct Names {
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
 }
 
 /// The longer of an exact delay and a `Retry-After` in whole seconds; of two that differ by rounding, the exact one.

@@ -1,29 +1,44 @@
 //! OpenAI's dialect, and what its imitators make of it.
 
+use std::cell::LazyCell;
+
 use jiff::Timestamp;
 
 use super::body::ErrorBody;
-use super::{Feedback, Headers, Per, Quota, Stop, Unit, Verdict, Which, longer, throttled, time};
+use super::{Feedback, Headers, Names, Per, Quota, Stop, Unit, Verdict, Which, longer, throttled, time};
+
+/// Which window is meant is not said: OpenAI means the minute, others a day.
+const COUNTERS: [(Unit, Names); 2] = [
+    (
+        Unit::Requests,
+        Names {
+            limit: "x-ratelimit-limit-requests",
+            remaining: "x-ratelimit-remaining-requests",
+            reset: "x-ratelimit-reset-requests",
+        },
+    ),
+    (
+        Unit::Tokens,
+        Names {
+            limit: "x-ratelimit-limit-tokens",
+            remaining: "x-ratelimit-remaining-tokens",
+            reset: "x-ratelimit-reset-tokens",
+        },
+    ),
+];
 
 pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
-    let quotas = quotas(headers, now);
+    let now = LazyCell::new(|| time::reference(headers, now));
+    let counters = COUNTERS.iter();
+    let quotas: Vec<Quota> =
+        counters.filter_map(|(unit, names)| Quota::read(Which::new(*unit, None), headers, || *now, names)).collect();
     let verdict = match status {
         200..=299 => Verdict::Proceed,
         402 => Verdict::Stop(Stop::InsufficientQuota),
-        400 | 403 | 429 | 500 | 503 | 529 => refused(status, headers, &ErrorBody::read(body), &quotas, now),
+        400 | 403 | 429 | 500 | 503 | 529 => refused(status, headers, &ErrorBody::read(body), &quotas, *now),
         _ => Verdict::Other { status },
     };
     Feedback { verdict, quotas }
-}
-
-fn quotas(headers: &impl Headers, now: Timestamp) -> Vec<Quota> {
-    // Which window is meant is not said: OpenAI means the minute, others a day.
-    [(Unit::Requests, "requests"), (Unit::Tokens, "tokens")]
-        .into_iter()
-        .filter_map(|(unit, suffix)| {
-            Quota::read(Which::new(unit, None), headers, now, |part| format!("x-ratelimit-{part}-{suffix}"))
-        })
-        .collect()
 }
 
 fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quota], now: Timestamp) -> Verdict {
