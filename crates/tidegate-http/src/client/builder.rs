@@ -1,5 +1,6 @@
 //! A client made to measure.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -232,6 +233,7 @@ impl ClientBuilder {
             user_agent: self.user_agent,
             gzip: self.gzip,
             redirects: self.redirects,
+            last: RefCell::default(),
         };
         Ok(Client { inner: Rc::new(inner) })
     }

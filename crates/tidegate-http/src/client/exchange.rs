@@ -10,6 +10,7 @@ use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, COOKIE, HOST, HeaderName,
     PROXY_AUTHORIZATION, RANGE, SET_COOKIE, USER_AGENT,
 };
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -17,16 +18,16 @@ use hyper::client::conn::http1;
 use super::Inner;
 use super::builder::Timeouts;
 use super::connect::connect;
+use super::endpoint::Endpoint;
 use super::link::{Link, Meter, Metered};
 use super::pool::{Key, Lease, Turn};
 use super::proxy::{Proxy, basic};
-use super::target::Target;
 use crate::body::{Answer, Body, BodyLimits};
 use crate::error::{Error, Wait, with_causes};
 use crate::limit::{Watchdog, now, until};
 
 /// Headers in which services take their keys.
-pub(super) const API_KEYS: [HeaderName; 4] = [
+pub(super) static API_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
@@ -34,33 +35,25 @@ pub(super) const API_KEYS: [HeaderName; 4] = [
 ];
 
 /// Others whose values are not to be printed.
-const SECRET: [HeaderName; 4] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE];
+static SECRET: [HeaderName; 4] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE];
 
 /// Sends `request` and waits for the response's head. Boxed, because everything here that waits would have room for it
 /// twice: it is what ten thousand requests under way cost.
 pub(crate) async fn exchange(client: &Inner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
     let timeouts = request.extensions_mut().remove::<Timeouts>().unwrap_or(client.timeouts);
-    let target = Target::of(request.uri())?;
-    let host: Rc<str> = target.authority().into();
-    let proxy = client.proxies.choose(&target).map_err(|bad| Error::Proxy {
-        host: host.to_string(),
-        proxy: bad.proxy,
-        reason: bad.reason.to_owned(),
-    })?;
-    let gzip = prepare(client, &mut request, &target, proxy)?;
+    let (endpoint, proxy) = Endpoint::of(client, request.uri())?;
+    let gzip = prepare(client, &mut request, &endpoint, proxy)?;
     let limits = BodyLimits { read: timeouts.read, total: timeouts.total.map(|limit| (now() + limit, limit)) };
-    let key = Rc::new(Key { target, proxy: proxy.map(Proxy::shown) });
-
-    let attempt = Attempt { client, proxy, key: &key, host: &host, timeouts, limits };
+    let attempt = Attempt { client, proxy, key: &endpoint.key, host: &endpoint.host, timeouts, limits };
     let head_only = *request.method() == Method::HEAD;
     let (lease, response) = match until(limits.total.map(|(deadline, _)| deadline), pin!(attempt.run(request))).await {
         Some(done) => done?,
         None => {
             let after = timeouts.total.unwrap_or_default();
-            return Err(Error::Timeout { host: host.to_string(), which: Wait::Total, after });
+            return Err(Error::Timeout { host: endpoint.host.to_string(), which: Wait::Total, after });
         }
     };
-    Ok(finish(response, lease, host, limits, gzip && !head_only))
+    Ok(finish(response, lease, endpoint.host.clone(), limits, gzip && !head_only))
 }
 
 struct Attempt<'a> {
@@ -191,7 +184,12 @@ pub(super) fn copy_of(request: &Request<Body>) -> Option<Request<Body>> {
 }
 
 /// Puts the request into the form that goes over the wire. True: gzip was asked for here, and is to be unpacked here.
-fn prepare(client: &Inner, request: &mut Request<Body>, target: &Target, proxy: Option<&Proxy>) -> Result<bool, Error> {
+fn prepare(
+    client: &Inner,
+    request: &mut Request<Body>,
+    endpoint: &Endpoint,
+    proxy: Option<&Proxy>,
+) -> Result<bool, Error> {
     *request.version_mut() = Version::HTTP_11;
     let user = request.uri().authority().and_then(|authority| authority.as_str().rsplit_once('@'));
     let authorization = user.map(|(user, _)| basic(user)).transpose().map_err(|reason| Error::BadUrl {
@@ -199,22 +197,23 @@ fn prepare(client: &Inner, request: &mut Request<Body>, target: &Target, proxy: 
         reason: reason.to_owned(),
     })?;
 
-    let through = proxy.filter(|_| !target.tls);
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let through = proxy.filter(|_| !endpoint.key.target.tls);
     // hyper sends `*` and paths as they stand, and the whole URL to a proxy that is to fetch it.
-    let form = match through {
-        Some(_) => format!("http://{}{path}", target.authority()),
-        None => path.to_owned(),
+    let uri = match through {
+        Some(_) => {
+            let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+            let form = format!("http://{}{path}", endpoint.host);
+            form.parse::<Uri>().map_err(|error| Error::BadUrl { url: form, reason: error.to_string() })?
+        }
+        None => {
+            let path = request.uri().path_and_query().cloned();
+            Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")))
+        }
     };
-    let uri = form.parse::<Uri>().map_err(|error| Error::BadUrl { url: form, reason: error.to_string() })?;
     *request.uri_mut() = uri;
 
     let headers = request.headers_mut();
-    if !headers.contains_key(HOST) {
-        let host = HeaderValue::from_str(&target.authority())
-            .map_err(|error| Error::BadUrl { url: target.authority(), reason: error.to_string() })?;
-        headers.insert(HOST, host);
-    }
+    headers.entry(HOST).or_insert_with(|| endpoint.header.clone());
     headers.entry(USER_AGENT).or_insert_with(|| client.user_agent.clone());
     headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
     if let Some(authorization) = authorization {
@@ -232,9 +231,9 @@ fn prepare(client: &Inner, request: &mut Request<Body>, target: &Target, proxy: 
 }
 
 fn hide_secrets(headers: &mut HeaderMap) {
-    for name in SECRET.iter().chain(&API_KEYS) {
-        if let http::header::Entry::Occupied(mut entry) = headers.entry(name) {
-            entry.iter_mut().for_each(|value| value.set_sensitive(true));
+    for (name, value) in headers.iter_mut() {
+        if SECRET.contains(name) || API_KEYS.contains(name) {
+            value.set_sensitive(true);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod builder;
 mod connect;
 mod drive;
+mod endpoint;
 mod exchange;
 mod link;
 mod pool;
@@ -10,6 +11,7 @@ mod proxy;
 mod redirect;
 mod target;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -25,6 +27,7 @@ pub use proxy::Proxies;
 use crate::body::Body;
 use crate::error::Error;
 use crate::tls::Trust;
+use endpoint::Endpoint;
 use pool::Pool;
 
 /// An HTTP/1.1 client that keeps its connections. Cheap to clone; the clones share connections and limits. It stays on its
@@ -67,6 +70,8 @@ struct Inner {
     user_agent: HeaderValue,
     gzip: bool,
     redirects: usize,
+    /// Whom the last request was for; most are for the same.
+    last: RefCell<Option<Rc<Endpoint>>>,
 }
 
 impl Client {

@@ -49,7 +49,7 @@ pub(crate) async fn follow(client: &Inner, mut request: Box<Request<Body>>) -> R
         };
         next.headers_mut().remove(HOST);
         if old != new {
-            for name in [AUTHORIZATION, COOKIE].into_iter().chain(super::exchange::API_KEYS) {
+            for name in [AUTHORIZATION, COOKIE].into_iter().chain(super::exchange::API_KEYS.iter().cloned()) {
                 next.headers_mut().remove(name);
             }
         }
