@@ -33,6 +33,9 @@ const CONNECTIONS: usize = 256;
 /// Servers close connections by themselves before that.
 const KEPT_IDLE: Duration = Duration::from_secs(60);
 
+/// Of a request, about.
+const HEADERS: usize = 12;
+
 /// An answer longer than this is not an answer.
 const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
@@ -75,6 +78,8 @@ struct Inner {
     base: String,
     key: Option<ApiKey>,
     headers: HeaderMap,
+    /// The path of the last call, and the address that it makes with the base.
+    last_uri: RefCell<Option<(String, Uri)>>,
     retries: Retries,
     timeouts: Timeouts,
     /// Whether the gate counts prompts and answers apart.
@@ -115,6 +120,7 @@ impl Caller {
             base: base.into(),
             key: None,
             headers: headers(dialect, None),
+            last_uri: RefCell::default(),
             retries: Retries::default(),
             timeouts: Timeouts { total: Some(Duration::from_secs(300)), ..Timeouts::default() },
             apart,
@@ -251,19 +257,6 @@ impl Caller {
     }
 }
 
-/// The part of an answer that says what it cost, whoever's it is; the rest is read by who wants it.
-fn metered(body: &[u8]) -> Option<Value> {
-    #[derive(serde::Deserialize)]
-    struct Metered {
-        usage: Option<Value>,
-        #[serde(rename = "usageMetadata")]
-        usage_metadata: Option<Value>,
-    }
-    let Metered { usage, usage_metadata } = serde_json::from_slice(body).ok()?;
-    let parts = [("usage", usage), ("usageMetadata", usage_metadata)];
-    Some(parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))).collect())
-}
-
 /// Attempts so far, by how they ended.
 #[derive(Default)]
 struct Tries {
@@ -352,9 +345,9 @@ impl Inner {
                 })
             }),
         };
-        let url = format!("{}{}", self.base, call.path);
-        let Ok(uri) = url.parse() else {
+        let Some(uri) = self.uri(&call.path) else {
             // Let the client say what is wrong with it.
+            let url = format!("{}{}", self.base, call.path);
             return self.client.get(&url).await.map(|_| unreachable!("it does not parse"));
         };
         self.count(|stats| stats.sent += 1);
@@ -364,8 +357,7 @@ impl Inner {
         let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
-        let usage =
-            head.status.is_success().then(|| metered(&body)).flatten().and_then(|body| self.dialect.usage(&body));
+        let usage = head.status.is_success().then(|| self.dialect.usage_in(&body)).flatten();
         if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
             lease.borrow_mut().settle(self.cost(input, usage.output_tokens));
@@ -379,6 +371,17 @@ impl Inner {
             .iter()
             .find_map(|name| head.headers.get(*name)?.to_str().ok().map(Into::into));
         Ok(Answered { status, headers: head.headers, body, usage, request_id, took, _lease: lease })
+    }
+
+    /// Most go to where the last one went.
+    fn uri(&self, path: &str) -> Option<Uri> {
+        let mut last = self.last_uri.borrow_mut();
+        if let Some((_, uri)) = last.as_ref().filter(|(of, _)| of == path) {
+            return Some(uri.clone());
+        }
+        let uri: Uri = format!("{}{path}", self.base).parse().ok()?;
+        *last = Some((path.to_owned(), uri.clone()));
+        Some(uri)
     }
 
     fn request(&self, uri: Uri, call: &Call, body: OnTheWire) -> http::Request<Body> {
@@ -512,7 +515,10 @@ fn client(gate: &Admission) -> Client {
 fn headers(dialect: Dialect, key: Option<&ApiKey>) -> HeaderMap {
     let json = HeaderValue::from_static("application/json");
     let fixed = [(CONTENT_TYPE, json.clone()), (ACCEPT, json)];
-    fixed.into_iter().chain(dialect.headers(key)).collect()
+    // Copied for each request, to which the client adds its own: they fit without another table.
+    let mut headers = HeaderMap::with_capacity(HEADERS);
+    headers.extend(fixed.into_iter().chain(dialect.headers(key)));
+    headers
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

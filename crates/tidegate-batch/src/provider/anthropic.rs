@@ -60,9 +60,13 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
 
 pub(super) fn usage(body: &Value) -> Option<Usage> {
     let usage = body.get("usage").filter(|usage| usage.is_object())?;
+    Some(usage_of(|name| count(usage, name)))
+}
+
+pub(super) fn usage_of(count: impl Fn(&str) -> u64) -> Usage {
     // What is read from a cache does not count against the limit of input tokens; what is written to one does.
-    let input_tokens = count(usage, "input_tokens").saturating_add(count(usage, "cache_creation_input_tokens"));
-    Some(Usage { input_tokens, output_tokens: count(usage, "output_tokens") })
+    let input_tokens = count("input_tokens").saturating_add(count("cache_creation_input_tokens"));
+    Usage { input_tokens, output_tokens: count("output_tokens") }
 }
 
 #[cfg(test)]

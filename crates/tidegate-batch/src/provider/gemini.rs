@@ -63,9 +63,13 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
 
 pub(super) fn usage(body: &Value) -> Option<Usage> {
     let usage = body.get("usageMetadata").filter(|usage| usage.is_object())?;
-    let input_tokens = count(usage, "promptTokenCount");
-    let told = count(usage, "candidatesTokenCount").saturating_add(count(usage, "thoughtsTokenCount"));
-    Some(Usage { input_tokens, output_tokens: told.max(count(usage, "totalTokenCount").saturating_sub(input_tokens)) })
+    Some(usage_of(|name| count(usage, name)))
+}
+
+pub(super) fn usage_of(count: impl Fn(&str) -> u64) -> Usage {
+    let input_tokens = count("promptTokenCount");
+    let told = count("candidatesTokenCount").saturating_add(count("thoughtsTokenCount"));
+    Usage { input_tokens, output_tokens: told.max(count("totalTokenCount").saturating_sub(input_tokens)) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! answer are plain functions (`openai.rs`, `gemini.rs`, `anthropic.rs`); `remote.rs` sends them through the caller.
 
 mod anthropic;
+mod counts;
 mod gemini;
 pub mod local;
 mod openai;
@@ -19,6 +20,7 @@ use tidegate_limit::{Cost, Dimension, Scope};
 pub use local::Local;
 pub use remote::Remote;
 
+use self::counts::Metered;
 use crate::call::CallerStats;
 use crate::call_error::CallError;
 use crate::estimate::Estimate;
@@ -188,6 +190,11 @@ impl Dialect {
     /// # Errors
     /// [`Unreadable`], by what can be done about it.
     pub fn answer(self, body: &[u8]) -> Result<Answer, Unreadable> {
+        if self == Dialect::OpenAi
+            && let Some(answer) = openai::plain_answer(body)
+        {
+            return Ok(answer);
+        }
         let body: Value = serde_json::from_slice(body)
             .map_err(|error| Unreadable::Garbled(format!("it is not JSON ({error}): {}", excerpt(body))))?;
         match self {
@@ -204,6 +211,18 @@ impl Dialect {
             Dialect::OpenAi => openai::usage(body),
             Dialect::Gemini => gemini::usage(body),
             Dialect::Anthropic => anthropic::usage(body),
+        }
+    }
+
+    /// The same of a body that nobody has read yet.
+    pub(crate) fn usage_in(self, body: &[u8]) -> Option<Usage> {
+        let Ok(Metered { usage, usage_metadata }) = serde_json::from_slice(body) else {
+            return self.usage(&serde_json::from_slice(body).ok()?);
+        };
+        match self {
+            Dialect::OpenAi => usage.map(|counts| openai::usage_of(|name| counts.of(name))),
+            Dialect::Gemini => usage_metadata.map(|counts| gemini::usage_of(|name| counts.of(name))),
+            Dialect::Anthropic => usage.map(|counts| anthropic::usage_of(|name| counts.of(name))),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::counts::Counts;
 use super::{Parameters, Unreadable, count, text};
 use crate::question::{Answer, Finish, Question, Usage};
 
@@ -26,6 +28,39 @@ pub(super) fn body(question: &Question, parameters: &Parameters) -> Value {
         body.insert("temperature".into(), json!(temperature));
     }
     Value::Object(body)
+}
+
+/// An answer as nearly all of them are, read without a tree; `None`: [`answer`] has to look at it.
+pub(super) fn plain_answer(body: &[u8]) -> Option<Answer> {
+    #[derive(Deserialize)]
+    struct Body<'a> {
+        model: Option<&'a str>,
+        #[serde(borrow)]
+        choices: Vec<Choice<'a>>,
+        usage: Option<Counts<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow)]
+        message: Message<'a>,
+        finish_reason: Option<&'a str>,
+    }
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        content: String,
+        refusal: Option<&'a str>,
+    }
+    let Body { model, choices, usage } = serde_json::from_slice(body).ok()?;
+    let Choice { message: Message { content, refusal }, finish_reason } = choices.into_iter().next()?;
+    let plain = matches!(finish_reason, None | Some("stop" | "length"))
+        && refusal.is_none_or(str::is_empty)
+        && !content.trim().is_empty();
+    plain.then(|| Answer {
+        text: content,
+        usage: usage.map(|counts| usage_of(|name| counts.of(name))).unwrap_or_default(),
+        finish: if finish_reason == Some("length") { Finish::Truncated } else { Finish::Complete },
+        model: model.map(Into::into),
+    })
 }
 
 pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
@@ -63,11 +98,14 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
 
 pub(super) fn usage(body: &Value) -> Option<Usage> {
     let usage = body.get("usage").filter(|usage| usage.is_object())?;
-    let input_tokens = count(usage, "prompt_tokens");
+    Some(usage_of(|name| count(usage, name)))
+}
+
+pub(super) fn usage_of(count: impl Fn(&str) -> u64) -> Usage {
+    let input_tokens = count("prompt_tokens");
     // What some servers think is in the total alone.
-    let output_tokens =
-        count(usage, "completion_tokens").max(count(usage, "total_tokens").saturating_sub(input_tokens));
-    Some(Usage { input_tokens, output_tokens })
+    let output_tokens = count("completion_tokens").max(count("total_tokens").saturating_sub(input_tokens));
+    Usage { input_tokens, output_tokens }
 }
 
 #[cfg(test)]
@@ -112,6 +150,28 @@ mod tests {
         assert_eq!(answer.usage, Usage { input_tokens: 19, output_tokens: 10 });
         assert_eq!(answer.finish, Finish::Complete);
         assert_eq!(answer.model.as_deref(), Some("gpt-4o-mini-2024-07-18"));
+        assert_eq!(plain_answer(body.to_string().as_bytes()), Some(answer));
+    }
+
+    #[test]
+    fn an_answer_is_read_alike_with_a_tree_and_without() {
+        let bodies = [
+            r#"{"choices":[{"message":{"content":"Tides \u00e9bb.\n"},"finish_reason":"length"}],"usage":{"total_tokens":9}}"#,
+            r#"{"choices":[{"message":{"content":"a","refusal":null}},{"message":{"content":"b"}}],"model":null}"#,
+            r#"{"choices":[{"message":{"content":"a","refusal":""},"finish_reason":"tool_calls"}],"usage":null}"#,
+            r#"{"choices":[{"message":{"content":"a"},"finish_reason":7}],"model":{"name":"m"},"usage":"much"}"#,
+            r#"{"choices":[{"message":{"content":"a"},"finish_reason":"content_filter"}]}"#,
+            r#"{"choices":[{"message":{"content":"a","refusal":"no"}}]}"#,
+            r#"{"choices":[{"message":{"content":[{"text":"a"}]}}],"model":"a\/b"}"#,
+            r#"{"choices":[{"message":{"content":" "},"finish_reason":"length"}]}"#,
+            r#"{"choices":[{"message":{"content":"a"}}]} and more"#,
+        ];
+        for body in bodies {
+            let tree = serde_json::from_str(body).map_err(|_| ());
+            let whole = tree.and_then(|tree| answer(&tree).map_err(|_| ()));
+            let read = super::super::Dialect::OpenAi.answer(body.as_bytes()).map_err(|_| ());
+            assert_eq!(read, whole, "{body}");
+        }
     }
 
     #[test]
