@@ -352,30 +352,24 @@ async fn handle(
     };
     drop(body);
     let mut flight = Flight { shared: shared.clone(), admitted, outcome: None };
+    // Made before the wait: what this server does itself is a part of the latency, and behind it only the way out is left.
+    let (response, outcome) = match admitted.fault {
+        Some(Fault::Silence | Fault::Drop) => (hang_up(), None),
+        Some(Fault::Garbage) => (garbage(admitted.number), Some((200, 0))),
+        Some(_) => (respond(dialect.fail(500)), Some((500, 0))),
+        None => {
+            let answer = Answer { text, whole, tokens_in: ask.tokens_in, tokens_out, number: admitted.number };
+            (respond(dialect.answer(&ask, &answer, &levels, arrived)), Some((200, tokens_out)))
+        }
+    };
     if !admitted.latency.is_zero() {
-        // What this server does itself is a part of it.
         sleep(admitted.latency.saturating_sub(came.elapsed())).await;
     }
-    match admitted.fault {
-        Some(Fault::Silence) => {
-            shared.stopping.wait().await;
-            hang_up()
-        }
-        Some(Fault::Drop) => hang_up(),
-        Some(Fault::Garbage) => {
-            flight.outcome = Some((200, 0));
-            garbage(admitted.number)
-        }
-        Some(_) => {
-            flight.outcome = Some((500, 0));
-            respond(dialect.fail(500))
-        }
-        None => {
-            flight.outcome = Some((200, tokens_out));
-            let answer = Answer { text, whole, tokens_in: ask.tokens_in, tokens_out, number: admitted.number };
-            respond(dialect.answer(&ask, &answer, &levels, now()))
-        }
+    if admitted.fault == Some(Fault::Silence) {
+        shared.stopping.wait().await;
     }
+    flight.outcome = outcome;
+    response
 }
 
 fn respond(reply: Reply) -> Response {
