@@ -98,6 +98,29 @@ fn recv_all_and_recv_share_what_comes() {
 }
 
 #[test]
+fn two_batches_at_a_time_share_what_comes_and_the_figures_add_up() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let other = Arc::clone(&queue);
+        let consumer = thread::spawn(move || block_on(other.recv_all()).unwrap());
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || {
+            for item in 0..3 {
+                producer.try_push(item).unwrap();
+            }
+        });
+        push.join().unwrap();
+        let theirs = consumer.join().unwrap();
+        let left = poll_once(Box::pin(queue.recv_all()).as_mut()).map_or(0, |batch| batch.unwrap().len());
+        assert_eq!(theirs.len() + left, 3);
+        assert!(theirs.iter().copied().eq(0..theirs.len()));
+        let stats = queue.stats();
+        assert_eq!((stats.current, stats.total), (0, 3));
+        assert!(stats.peak >= left.max(theirs.len()) && stats.peak <= 3);
+    });
+}
+
+#[test]
 fn close_ends_every_wait_and_returns_the_value() {
     check(|| {
         let queue = Arc::new(Queue::bounded(1));

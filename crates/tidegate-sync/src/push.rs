@@ -58,7 +58,7 @@ impl<T> Future for Push<'_, T> {
 #[inline(always)]
 fn push_now<T>(turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Pushed {
     let queue = turn.home().0;
-    turn.payload(|value| queue.change(|store| store.push(value)))
+    turn.payload(|value| queue.push_now(value))
 }
 
 /// Apart, so that the fast path is small enough to be inlined.
@@ -67,7 +67,9 @@ fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
             let wait = store.keeps_producers();
-            store.blocked += u64::from(wait);
+            if wait {
+                store.note_blocked();
+            }
             (!wait).then_some(())
         });
         if arrived.is_none() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::error::{TryPushError, TryRecvError};
-use super::lock::{Lock, while_more};
+use super::lock::{Lock, Wakes, while_more};
 use super::push::Push;
 use super::recv::{Recv, RecvAll, RecvUpTo};
 use super::stats::Stats;
@@ -57,7 +57,7 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn bounded(capacity: usize) -> Self {
         assert!(capacity > 0, "a queue of capacity 0 could never hold anything");
-        Self { capacity, len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)) }
+        Self { len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)), capacity }
     }
 
     /// A queue that always has room.
@@ -107,7 +107,7 @@ impl<T> Queue<T> {
     #[inline]
     pub fn try_push(&self, value: T) -> Result<(), TryPushError<T>> {
         let mut value = Some(value);
-        match (self.change(|store| store.push(&mut value)), value) {
+        match (self.push_now(&mut value), value) {
             (Pushed::Full, Some(value)) => Err(TryPushError::Full(value)),
             (Pushed::Closed, Some(value)) => Err(TryPushError::Closed(value)),
             _ => Ok(()),
@@ -151,7 +151,7 @@ impl<T> Queue<T> {
     /// ```
     #[inline]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.change(|store| store.receive(Store::take_one))
+        self.receive_now()
     }
 
     /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
@@ -217,7 +217,7 @@ impl<T> Queue<T> {
     /// # });
     /// ```
     pub fn close(&self) {
-        self.change(|store| store.closed = true);
+        self.change(Store::close);
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -227,7 +227,7 @@ impl<T> Queue<T> {
     /// assert!(!Queue::<u8>::unbounded().is_closed());
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.store.quietly(|store| store.closed)
+        self.store.quietly(|store| store.is_closed())
     }
 
     /// Items inside, those promised to woken consumers included.
@@ -278,8 +278,8 @@ impl<T> Queue<T> {
     pub fn stats(&self) -> Stats {
         self.store.quietly(|store| Stats {
             current: store.len(),
-            peak: store.peak,
-            total: store.total,
+            peak: store.peak(),
+            total: store.total(),
             blocked: store.blocked,
             waiting: store.receivers.len() + store.pushers.len(),
         })
@@ -298,6 +298,42 @@ impl<T> Queue<T> {
         })
     }
 
+    /// Pushes if there is room.
+    #[inline]
+    pub(super) fn push_now(&self, value: &mut Option<T>) -> Pushed {
+        let section = |store: &mut Store<T>| {
+            if store.push_easily(value) {
+                self.len.store(store.len(), Relaxed);
+                return Section::Easy(Pushed::In);
+            }
+            Section::Other(self.change_in(store, |store| store.push(value)))
+        };
+        self.store.quietly(section).outcome()
+    }
+
+    /// Takes an item, for somebody who is not in line.
+    #[inline]
+    pub(super) fn receive_now(&self) -> Result<T, TryRecvError> {
+        let section = |store: &mut Store<T>| {
+            if let Some(item) = store.take_easily() {
+                self.len.store(store.len(), Relaxed);
+                return Section::Easy(Ok(item));
+            }
+            Section::Other(self.change_in(store, |store| store.receive(Store::take_one)))
+        };
+        self.store.quietly(section).outcome()
+    }
+
+    /// What [`change`](Self::change) does under the lock. Apart, so that what is easy does without all of it.
+    #[inline(never)]
+    fn change_in<R>(&self, store: &mut Store<T>, change: impl FnOnce(&mut Store<T>) -> R) -> Changed<'_, T, R> {
+        let mut wakes = Wakes::new();
+        let result = change(store);
+        let more = store.settle(&mut wakes);
+        self.len.store(store.len(), Relaxed);
+        Changed { result, _wakes: wakes, _rest: Rest { queue: self, more } }
+    }
+
     #[inline]
     pub(super) fn store(&self) -> &Lock<Store<T>> {
         &self.store
@@ -313,6 +349,32 @@ impl<T> Queue<T> {
             })
         });
     }
+}
+
+/// How a section under the lock went. Its end, and the wake-ups, are for outside.
+#[allow(clippy::large_enum_variant, reason = "it lives in registers, and in memory only if it is the large one")]
+enum Section<'a, T, R> {
+    /// Nobody was in line.
+    Easy(R),
+    Other(Changed<'a, T, R>),
+}
+
+impl<T, R> Section<'_, T, R> {
+    #[inline]
+    fn outcome(self) -> R {
+        match self {
+            Self::Easy(result) => result,
+            Self::Other(changed) => changed.result,
+        }
+    }
+}
+
+/// A change, and those to be woken for it when this is dropped.
+struct Changed<'a, T, R> {
+    result: R,
+    _wakes: Wakes,
+    /// Dropped last, and even when a waker panics.
+    _rest: Rest<'a, T>,
 }
 
 /// Those who are left in line when more can be served than are woken in one go.
@@ -335,7 +397,7 @@ impl<T> fmt::Debug for Queue<T> {
         f.debug_struct("Queue")
             .field("len", &self.len())
             .field("capacity", &self.capacity())
-            .field("closed", &self.store.try_peek(|store| store.closed))
+            .field("closed", &self.store.try_peek(Store::is_closed))
             .finish()
     }
 }

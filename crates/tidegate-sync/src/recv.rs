@@ -99,7 +99,17 @@ impl<T> Future for Recv<'_, T> {
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        poll_recv(self.project().turn, cx, Store::take_one)
+        let turn = self.project().turn;
+        let queue = turn.home().0;
+        // As in `poll_recv`.
+        if turn.is_idle()
+            && !queue.is_empty()
+            && let Ok(item) = queue.receive_now()
+        {
+            turn.finish();
+            return Poll::Ready(Ok(item));
+        }
+        wait_to_recv(turn, cx, Store::take_one)
     }
 }
 
@@ -109,11 +119,16 @@ impl<T> Future for RecvAll<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let turn = self.project().turn;
-        // The next batch's buffer, made before the lock is taken: about as large as this one's, and
-        // a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
-        let now = turn.home().0.len();
-        let room = now.max(1024 / size_of::<T>().max(1)).min(turn.home().0.capacity().unwrap_or(usize::MAX));
-        let mut next = (now > 0).then(|| VecDeque::with_capacity(room));
+        let queue = turn.home().0;
+        let about = queue.len();
+        // The next batch's buffer, made before the lock is taken: with room for as many as there are now and some more,
+        // and for a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
+        let in_bytes = |bytes: usize| bytes / size_of::<T>().max(1);
+        let room = about
+            .saturating_add(about.min(in_bytes(64 * 1024)))
+            .max(in_bytes(1024))
+            .min(queue.capacity().unwrap_or(usize::MAX));
+        let mut next = (about > 0).then(|| VecDeque::with_capacity(room));
         poll_recv(turn, cx, move |items, unpromised| {
             if unpromised == items.len() {
                 std::mem::replace(items, next.take().unwrap_or_default())
@@ -167,7 +182,9 @@ fn wait_to_recv<T, R>(
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
             let wait = store.keeps_consumers();
-            store.blocked += u64::from(wait);
+            if wait {
+                store.note_blocked();
+            }
             (!wait).then_some(())
         });
         if arrived.is_none() {

@@ -15,7 +15,11 @@ use super::lock::Wakes;
 pub(super) struct Store<T> {
     /// Never more than `capacity`.
     items: VecDeque<T>,
-    pub(super) total: u64,
+    /// A push that finds fewer items than this goes in, and that is all: there is room, in the buffer as well, the queue
+    /// is open, and nobody is in line. Zero if one of these is not so, or not known to be: settling finds out.
+    easy_below: usize,
+    /// Items that have left.
+    taken: u64,
     /// Receivers that have been woken for an item and have not yet come for it. Never more than
     /// there are items.
     promised: usize,
@@ -24,9 +28,11 @@ pub(super) struct Store<T> {
     /// In line only while the store is full; each with the value it brings.
     pub(super) pushers: List<Option<T>>,
     capacity: usize,
-    pub(super) peak: usize,
+    /// The most items that anybody found who took some. Between two such there are only more and more, so a push need
+    /// not count.
+    peak: usize,
     pub(super) blocked: u64,
-    pub(super) closed: bool,
+    closed: bool,
 }
 
 /// What became of a push.
@@ -45,16 +51,36 @@ impl<T> Store<T> {
             receivers: List::default(),
             pushers: List::default(),
             capacity,
-            closed: false,
+            easy_below: 0,
+            taken: 0,
             peak: 0,
-            total: 0,
             blocked: 0,
+            closed: false,
         }
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// The most items that ever were inside.
+    pub(super) fn peak(&self) -> usize {
+        self.peak.max(self.items.len())
+    }
+
+    /// Items that ever went in.
+    pub(super) fn total(&self) -> u64 {
+        self.taken + self.items.len() as u64
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.easy_below = 0;
     }
 
     #[inline]
@@ -81,9 +107,33 @@ impl<T> Store<T> {
         if self.unpromised() == 0 { !self.closed } else { !self.receivers.is_empty() }
     }
 
-    /// Takes `value` in if it can.
+    /// Somebody who has to wait is about to join a line.
+    pub(super) fn note_blocked(&mut self) {
+        self.blocked += 1;
+        self.easy_below = 0;
+    }
+
+    /// Takes `value` in if that is all there is to do, as it mostly is: nothing has to be settled then.
     #[inline]
+    pub(super) fn push_easily(&mut self, value: &mut Option<T>) -> bool {
+        if self.items.len() < self.easy_below
+            && let Some(value) = value.take()
+        {
+            self.items.push_back(value);
+            return true;
+        }
+        false
+    }
+
+    /// Takes an item out if that is all there is to do.
+    #[inline]
+    pub(super) fn take_easily(&mut self) -> Option<T> {
+        if self.easy_below > 0 && self.promised == 0 { self.take(VecDeque::pop_front) } else { None }
+    }
+
+    /// Takes `value` in if it can.
     pub(super) fn push(&mut self, value: &mut Option<T>) -> Pushed {
+        self.easy_below = 0;
         if self.closed {
             return Pushed::Closed;
         }
@@ -91,19 +141,25 @@ impl<T> Store<T> {
             return Pushed::Full;
         }
         if let Some(value) = value.take() {
-            self.insert(value);
+            self.items.push_back(value);
         }
         Pushed::In
     }
 
+    /// Lets `take` have the items, and counts.
     #[inline]
-    fn insert(&mut self, value: T) {
-        self.items.push_back(value);
-        self.total += 1;
+    fn take<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>) -> R) -> R {
+        let (before, room) = (self.items.len(), self.items.capacity());
         // Written when it changes, which is seldom, and not each time: see above.
-        if self.items.len() > self.peak {
-            self.peak = self.items.len();
+        if before > self.peak {
+            self.peak = before;
         }
+        let taken = take(&mut self.items);
+        self.taken += (before - self.items.len()) as u64;
+        if self.items.capacity() != room {
+            self.easy_below = 0;
+        }
+        taken
     }
 
     /// For somebody who is not in line: lets `take` have the items that nobody was promised, of which there is one at
@@ -112,7 +168,7 @@ impl<T> Store<T> {
     pub(super) fn receive<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> Result<R, TryRecvError> {
         let unpromised = self.unpromised();
         if unpromised > 0 && self.receivers.is_empty() {
-            return Ok(take(&mut self.items, unpromised));
+            return Ok(self.take(|items| take(items, unpromised)));
         }
         Err(if unpromised == 0 && self.closed { TryRecvError::Closed } else { TryRecvError::Empty })
     }
@@ -122,7 +178,7 @@ impl<T> Store<T> {
     pub(super) fn redeem<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> R {
         self.unpromise();
         let unpromised = self.unpromised();
-        take(&mut self.items, unpromised)
+        self.take(|items| take(items, unpromised))
     }
 
     /// For [`receive`](Self::receive) and [`redeem`](Self::redeem).
@@ -141,11 +197,19 @@ impl<T> Store<T> {
     /// once `wakes` has been emptied.
     #[inline]
     pub(super) fn settle(&mut self, wakes: &mut Wakes) -> bool {
-        !(self.receivers.is_empty() && self.pushers.is_empty()) && self.settle_lines(wakes)
+        self.easy_below == 0 && self.settle_lines(wakes)
     }
 
     #[inline(never)]
     fn settle_lines(&mut self, wakes: &mut Wakes) -> bool {
+        let more = self.serve(wakes);
+        if !self.closed && self.receivers.is_empty() && self.pushers.is_empty() {
+            self.easy_below = self.capacity.min(self.items.capacity());
+        }
+        more
+    }
+
+    fn serve(&mut self, wakes: &mut Wakes) -> bool {
         while !wakes.is_full() {
             if !self.settle_one(wakes) {
                 return false;
@@ -168,7 +232,7 @@ impl<T> Store<T> {
             && let Some(value) = self.pushers.front(Option::take).flatten()
         {
             self.pushers.serve_front(Verdict::Granted, wakes);
-            self.insert(value);
+            self.items.push_back(value);
         } else {
             return false;
         }

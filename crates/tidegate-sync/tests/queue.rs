@@ -285,6 +285,65 @@ fn stats_count_current_peak_total_blocked_and_waiting() {
 }
 
 #[test]
+fn peak_and_total_include_what_nobody_has_taken_yet() {
+    let queue = filled(0..3);
+    assert_eq!((queue.stats().peak, queue.stats().total), (3, 3));
+    assert_eq!(queue.try_recv(), Ok(0));
+    for item in 3..7 {
+        queue.try_push(item).unwrap();
+    }
+    assert_eq!((queue.stats().current, queue.stats().peak, queue.stats().total), (6, 6, 7));
+    assert_eq!(now(queue.recv_up_to(2)).unwrap(), [1, 2]);
+    assert_eq!(now(queue.recv_all()).unwrap(), [3, 4, 5, 6]);
+    queue.try_push(7).unwrap();
+    assert_eq!((queue.stats().current, queue.stats().peak, queue.stats().total), (1, 6, 8));
+}
+
+#[test]
+fn a_buffer_larger_than_the_bound_does_not_raise_it() {
+    for capacity in [1, 3, 5, 100, 1_000] {
+        let queue = Queue::bounded(capacity);
+        for _ in 0..3 {
+            for item in 0..capacity {
+                queue.try_push(item).unwrap();
+            }
+            assert_eq!(queue.try_push(0), Err(TryPushError::Full(0)));
+            assert_eq!(now(queue.recv_all()).unwrap().len(), capacity);
+        }
+        assert_eq!(queue.stats().peak, capacity);
+    }
+}
+
+#[test]
+fn whoever_waits_is_woken_by_the_next_push_however_many_went_in_easily_before() {
+    let queue = Queue::unbounded();
+    for round in 0..20 {
+        for item in 0..round {
+            queue.try_push(item).unwrap();
+            assert_eq!(queue.try_recv(), Ok(item));
+        }
+        let gone = Hand::waiting(queue.recv());
+        let mut waiting = Hand::waiting(queue.recv_all());
+        drop(gone);
+        queue.try_push(round).unwrap();
+        assert_eq!(waiting.wakes(), 1);
+        queue.try_push(round + 1).unwrap();
+        assert_eq!(queue.try_recv(), Ok(round), "the first is the first's, the promise is for one of the two");
+        assert_eq!(waiting.poll().unwrap().unwrap(), [round + 1]);
+    }
+}
+
+#[test]
+fn a_close_refuses_what_would_have_gone_in_easily() {
+    let queue = filled(0..3);
+    queue.close();
+    assert_eq!(queue.try_push(3), Err(TryPushError::Closed(3)));
+    assert_eq!(now(queue.push(3)), Err(PushError(3)));
+    assert_eq!(now(queue.recv_all()).unwrap(), [0, 1, 2]);
+    assert_eq!(queue.stats().total, 3);
+}
+
+#[test]
 fn debug_shows_the_state() {
     assert_eq!(format!("{:?}", filled([1])), "Queue { len: 1, capacity: None, closed: Some(false) }");
 }

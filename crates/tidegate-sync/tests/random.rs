@@ -202,7 +202,7 @@ fn queue_loses_nothing_keeps_the_order_and_leaves_nobody_waiting_in_vain() {
         let mut pushed = 0;
         for item in 0..STEPS {
             pushed += run.step(&mut rng, item);
-            run.check();
+            run.check(pushed);
         }
         run.finish(pushed);
     }
@@ -256,6 +256,12 @@ impl Run<'_> {
                     assert_eq!(hand.poll().is_some(), hand.wakes() == 1);
                 }
             }
+            7 if rng.below(4) == 0 => {
+                let mut hand = Hand::new(self.queue.recv_all());
+                if let Some(received) = hand.poll() {
+                    self.received.extend(received.unwrap());
+                }
+            }
             _ => {
                 let mut hand = Hand::new(self.queue.recv_up_to(rng.below(3)));
                 if let Some(received) = hand.poll() {
@@ -266,8 +272,13 @@ impl Run<'_> {
         0
     }
 
-    fn check(&self) {
+    fn check(&self, pushed: usize) {
         assert!(self.queue.len() <= self.queue.capacity().unwrap());
+        let outside = self.pushing.iter().filter(|(_, hand)| hand.wakes() == 0).count();
+        let stats = self.queue.stats();
+        assert_eq!(stats.total as usize, pushed - self.lost - outside);
+        assert_eq!(stats.current, stats.total as usize - self.received.len());
+        assert!(stats.peak >= stats.current);
         assert!(self.received.is_sorted(), "out of order: {:?}", self.received);
         let promised = self.receiving.iter().filter(|hand| hand.wakes() == 1).count();
         if promised < self.receiving.len() {
