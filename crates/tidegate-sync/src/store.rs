@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::error::TryRecvError;
 use super::list::{List, Verdict};
 use super::lock::Wakes;
+use super::sync::expect_writes_behind;
 
 /// What every push and receive writes comes first: while nobody waits, one cache line travels between the cores.
 #[repr(C)]
@@ -120,6 +121,9 @@ impl<T> Store<T> {
             && let Some(value) = value.take()
         {
             self.items.push_back(value);
+            if let Some(last) = self.items.back() {
+                expect_writes_behind(last);
+            }
             return true;
         }
         false

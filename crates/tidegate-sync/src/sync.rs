@@ -38,3 +38,18 @@ pub(crate) fn pause(round: u32) {
         _ => thread::sleep(Duration::from_micros(50)),
     }
 }
+
+/// Tells the processor that what lies a few cache lines behind `last` will be written. These lines are often in another
+/// core's cache still, and asked for only when they are needed, each would hold up a push with the lock in its hands.
+#[inline(always)]
+pub(crate) fn expect_writes_behind<T>(last: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let ahead = std::ptr::from_ref(last).addr().wrapping_add(256);
+        // SAFETY: a hint. It changes neither memory nor registers nor flags, any address will do, mapped or not, and
+        // where the processor does not know it, it does nothing.
+        unsafe { std::arch::asm!("prefetchw [{}]", in(reg) ahead, options(nomem, nostack, preserves_flags)) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = last;
+}
