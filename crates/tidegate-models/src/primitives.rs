@@ -29,6 +29,19 @@ mod sync {
         loom::thread::yield_now();
     }
 
+    /// Two items are a flood here.
+    pub(crate) const FLOW_MIN: usize = 2;
+
+    pub(crate) fn moment() {
+        loom::thread::yield_now();
+    }
+
+    /// Never the same twice: every wake-up counts as another thread's.
+    pub(crate) fn here() -> usize {
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
+        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+
     pub(crate) fn expect_writes_behind<T>(_last: &T) {}
 }
 

@@ -98,6 +98,28 @@ fn recv_all_and_recv_share_what_comes() {
 }
 
 #[test]
+fn what_pours_in_before_the_close_arrives_in_batches_and_in_order() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || {
+            for item in 0..4 {
+                producer.try_push(item).unwrap();
+            }
+            producer.close();
+        });
+        let mut received = Vec::new();
+        while let Ok(batch) = block_on(queue.recv_all()) {
+            assert!(!batch.is_empty());
+            received.extend(batch);
+        }
+        push.join().unwrap();
+        assert_eq!(received, [0, 1, 2, 3]);
+        assert_eq!((queue.len(), queue.stats().total), (0, 4));
+    });
+}
+
+#[test]
 fn two_batches_at_a_time_share_what_comes_and_the_figures_add_up() {
     check(|| {
         let queue = Arc::new(Queue::unbounded());

@@ -1,5 +1,6 @@
 //! The queue: many producers, many consumers, bounded or not.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +10,7 @@ use super::push::Push;
 use super::recv::{Recv, RecvAll, RecvUpTo};
 use super::stats::Stats;
 use super::store::{Pushed, Store};
-use super::sync::AtomicUsize;
+use super::sync::{AtomicUsize, FLOW_MIN, here};
 
 /// A first-in, first-out queue between any number of producers and consumers.
 ///
@@ -42,6 +43,8 @@ pub struct Queue<T> {
     store: Lock<Store<T>>,
     /// `usize::MAX`: unbounded.
     capacity: usize,
+    /// How many items a consumer found last, if they pour in from another thread; otherwise 0.
+    flow: AtomicUsize,
 }
 
 impl<T> Queue<T> {
@@ -57,7 +60,7 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn bounded(capacity: usize) -> Self {
         assert!(capacity > 0, "a queue of capacity 0 could never hold anything");
-        Self { len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)), capacity }
+        Self { len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)), capacity, flow: AtomicUsize::new(0) }
     }
 
     /// A queue that always has room.
@@ -156,6 +159,9 @@ impl<T> Queue<T> {
 
     /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
     /// batch. Items promised to other consumers stay.
+    ///
+    /// While items pour in from another thread, it lets them gather for about a microsecond first: each visit holds up
+    /// their producer, and many small batches would cost both sides more than a few large ones.
     ///
     /// # Errors
     /// If the queue is closed and empty.
@@ -332,6 +338,27 @@ impl<T> Queue<T> {
         let more = store.settle(&mut wakes);
         self.len.store(store.len(), Relaxed);
         Changed { result, _wakes: wakes, _rest: Rest { queue: self, more } }
+    }
+
+    /// For a consumer who was woken for an item.
+    pub(super) fn redeem<R>(&self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> R {
+        self.change(|store| {
+            // What came while it woke up says how fast they come.
+            self.note_flow(if store.woken_by == here() { 0 } else { store.len() });
+            store.redeem(take)
+        })
+    }
+
+    #[inline]
+    pub(super) fn flow(&self) -> usize {
+        self.flow.load(Relaxed)
+    }
+
+    /// A consumer found so many items that had come from another thread.
+    pub(super) fn note_flow(&self, found: usize) {
+        // When they fill the queue, letting them gather would only make the producers wait.
+        let pours = (FLOW_MIN..=self.capacity / 2).contains(&found);
+        self.flow.store(if pours { found } else { 0 }, Relaxed);
     }
 
     #[inline]

@@ -13,6 +13,7 @@ use super::list::{List, Verdict};
 use super::lock::Lock;
 use super::queue::Queue;
 use super::store::Store;
+use super::sync::moment;
 use super::turn::{Home, Left, Turn};
 
 pin_project! {
@@ -120,7 +121,12 @@ impl<T> Future for RecvAll<'_, T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let turn = self.project().turn;
         let queue = turn.home().0;
-        let about = queue.len();
+        let flow = if turn.is_idle() { queue.flow() } else { 0 };
+        if flow > 0 {
+            moment();
+        }
+        // While items pour in, their number is not asked for: that alone would hold up the producer.
+        let about = if flow > 0 { flow } else { queue.len() };
         // The next batch's buffer, made before the lock is taken: with room for as many as there are now and some more,
         // and for a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
         let in_bytes = |bytes: usize| bytes / size_of::<T>().max(1);
@@ -129,13 +135,25 @@ impl<T> Future for RecvAll<'_, T> {
             .max(in_bytes(1024))
             .min(queue.capacity().unwrap_or(usize::MAX));
         let mut next = (about > 0).then(|| VecDeque::with_capacity(room));
-        poll_recv(turn, cx, move |items, unpromised| {
+        let mut take = move |items: &mut VecDeque<T>, unpromised: usize| {
             if unpromised == items.len() {
                 std::mem::replace(items, next.take().unwrap_or_default())
             } else {
                 items.drain(..unpromised).collect()
             }
-        })
+        };
+        if flow == 0 {
+            return poll_recv(turn, cx, take);
+        }
+        let received = queue.change(|store| store.receive(&mut take));
+        queue.note_flow(received.as_ref().map_or(0, VecDeque::len));
+        match received {
+            Ok(received) => {
+                turn.finish();
+                Poll::Ready(Ok(received))
+            }
+            Err(_) => wait_to_recv(turn, cx, take),
+        }
     }
 }
 
@@ -201,7 +219,7 @@ fn wait_to_recv<T, R>(
     let received = match ready!(turn.as_mut().poll_served(cx)) {
         Verdict::Refused => Err(Closed),
         // Borrowed, so that what `take` holds is not dropped under the lock.
-        Verdict::Granted => Ok(queue.change(|store| store.redeem(&mut take))),
+        Verdict::Granted => Ok(queue.redeem(&mut take)),
     };
     turn.finish();
     Poll::Ready(received)

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::error::TryRecvError;
 use super::list::{List, Verdict};
 use super::lock::Wakes;
-use super::sync::expect_writes_behind;
+use super::sync::{expect_writes_behind, here};
 
 /// What every push and receive writes comes first: while nobody waits, one cache line travels between the cores.
 #[repr(C)]
@@ -33,6 +33,8 @@ pub(super) struct Store<T> {
     /// not count.
     peak: usize,
     pub(super) blocked: u64,
+    /// The thread that woke a receiver last.
+    pub(super) woken_by: usize,
     closed: bool,
 }
 
@@ -56,6 +58,7 @@ impl<T> Store<T> {
             taken: 0,
             peak: 0,
             blocked: 0,
+            woken_by: 0,
             closed: false,
         }
     }
@@ -226,6 +229,7 @@ impl<T> Store<T> {
     fn settle_one(&mut self, wakes: &mut Wakes) -> bool {
         if self.unpromised() > 0 && !self.receivers.is_empty() {
             self.promised += 1;
+            self.woken_by = here();
             self.receivers.serve_front(Verdict::Granted, wakes);
         } else if self.closed && !self.receivers.is_empty() {
             self.receivers.serve_front(Verdict::Refused, wakes);

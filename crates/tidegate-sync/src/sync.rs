@@ -39,6 +39,21 @@ pub(crate) fn pause(round: u32) {
     }
 }
 
+/// As many items for one visit to a queue mean that more are coming, and soon.
+pub(crate) const FLOW_MIN: usize = 8;
+
+/// Lets about a microsecond pass: a few times what a visit to a queue costs the producer on another core, and a fraction
+/// of what going to sleep and being woken costs both.
+pub(crate) fn moment() {
+    (0..40).for_each(|_| std::hint::spin_loop());
+}
+
+/// A number that no other thread has now.
+pub(crate) fn here() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
 /// Tells the processor that what lies a few cache lines behind `last` will be written. These lines are often in another
 /// core's cache still, and asked for only when they are needed, each would hold up a push with the lock in its hands.
 #[inline(always)]

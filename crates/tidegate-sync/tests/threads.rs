@@ -112,6 +112,36 @@ fn a_million_items_arrive_in_batches_in_order() {
 }
 
 #[test]
+fn everything_that_pours_in_before_the_close_arrives_in_order() {
+    for capacity in [1_000, usize::MAX] {
+        let queue = Queue::bounded(capacity);
+        on_two_threads(|n| {
+            block_on(async {
+                if n == 0 {
+                    for item in 0..MILLION / 4 {
+                        queue.push(item).await.unwrap();
+                    }
+                    queue.close();
+                } else {
+                    let mut next = 0;
+                    while let Ok(batch) = queue.recv_all().await {
+                        assert!((1..=capacity).contains(&batch.len()));
+                        for item in batch {
+                            assert_eq!(item, next);
+                            next += 1;
+                        }
+                    }
+                    assert_eq!(next, MILLION / 4);
+                }
+            });
+        });
+        let stats = queue.stats();
+        assert_eq!((stats.current, stats.total, stats.waiting), (0, MILLION as u64 / 4, 0));
+        assert!(stats.peak <= capacity);
+    }
+}
+
+#[test]
 fn cancelling_at_random_on_two_threads_leaks_no_permit() {
     let slots = Semaphore::new(3);
     let granted = on_two_threads(|n| {
