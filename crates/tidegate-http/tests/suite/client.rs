@@ -58,6 +58,32 @@ fn request_goes_out_in_origin_form_with_a_host() {
 }
 
 #[test]
+fn requests_to_servers_in_turn_reach_each_by_its_own_name() {
+    on_loop(async {
+        let ((one, at_one), (other, at_other)) = (heads().await, heads().await);
+        let client = client();
+        for path in ["/1", "?2", "/3"] {
+            client.get(&format!("{one}{path}")).await.unwrap();
+            client.get(&format!("{other}{path}")).await.unwrap();
+            // The same server by another spelling.
+            client.get(&format!("{}{path}", one.replace("http://", "HTTP://me@"))).await.unwrap();
+        }
+        for (url, heads, paths) in [(&one, at_one, 6), (&other, at_other, 3)] {
+            let heads = heads.borrow();
+            assert_eq!(heads.len(), paths);
+            let host = format!("\r\nhost: {}\r\n", url.trim_start_matches("http://"));
+            assert!(heads.iter().all(|head| head.to_ascii_lowercase().contains(&host)), "{heads:?}");
+            assert_eq!(
+                heads.iter().filter(|head| head.starts_with("GET /?2 HTTP/1.1")).count(),
+                paths / 3,
+                "{heads:?}"
+            );
+            assert_eq!(heads.iter().filter(|head| head.contains("uthorization: ")).count(), paths - 3, "{heads:?}");
+        }
+    });
+}
+
+#[test]
 fn headers_of_the_request_are_left_as_they_are() {
     on_loop(async {
         let (url, heads) = heads().await;
