@@ -15,9 +15,9 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
-use tidegate_limit::feedback::{Listener, Verdict};
+use tidegate_limit::feedback::{Feedback, Listener, Verdict};
 use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
-use tidegate_loop::sleep;
+use tidegate_loop::{sleep, yield_now};
 use tidegate_sync::Event;
 
 use crate::calibration::{Calibration, Typical};
@@ -233,14 +233,17 @@ impl Caller {
             let lease = inner.enter(scope, call).await?;
             tries.attempts += 1;
             let failure = match inner.exchange(lease, call).await {
-                Ok(answered) => match inner.judge(&answered, &read, &mut tries)? {
-                    Judged::Served(value) => {
-                        let Answered { status, usage, request_id, took, .. } = answered;
-                        return Ok(Reply { value, status, usage, attempts: tries.attempts, request_id, took });
+                Ok(mut answered) => {
+                    let feedback = inner.hear(&mut answered).await;
+                    match inner.judge(&answered, feedback, &read, &mut tries)? {
+                        Judged::Served(value) => {
+                            let Answered { status, usage, request_id, took, .. } = answered;
+                            return Ok(Reply { value, status, usage, attempts: tries.attempts, request_id, took });
+                        }
+                        Judged::Throttled => continue,
+                        Judged::Again(failure) => failure,
                     }
-                    Judged::Throttled => continue,
-                    Judged::Again(failure) => failure,
-                },
+                }
                 Err(error) => {
                     inner.count(|stats| stats.failed += 1);
                     Failure { reason: error.to_string(), delay: None }
@@ -286,8 +289,9 @@ struct Answered {
     usage: Option<Usage>,
     request_id: Option<String>,
     took: Duration,
-    /// Held until the answer is judged: what it says about limits comes before the next is let in.
-    _lease: Rc<RefCell<Admitted>>,
+    /// Held until the gate has heard what the answer says about limits: that comes before the next is let in. Of a refusal
+    /// until it is judged.
+    lease: Option<Rc<RefCell<Admitted>>>,
 }
 
 impl Inner {
@@ -370,7 +374,7 @@ impl Inner {
         let request_id = ["x-request-id", "request-id"]
             .iter()
             .find_map(|name| head.headers.get(*name)?.to_str().ok().map(Into::into));
-        Ok(Answered { status, headers: head.headers, body, usage, request_id, took, _lease: lease })
+        Ok(Answered { status, headers: head.headers, body, usage, request_id, took, lease: Some(lease) })
     }
 
     /// Most go to where the last one went.
@@ -393,17 +397,32 @@ impl Inner {
         request
     }
 
-    /// What follows from an answer: for everybody, which the gate is told, and for this request.
-    fn judge<T>(
-        &self,
-        answered: &Answered,
-        read: &impl Fn(&[u8]) -> Result<T, Unreadable>,
-        tries: &mut Tries,
-    ) -> Result<Judged<T>, CallError> {
-        let Answered { status, headers, body, took, .. } = answered;
+    /// What follows from an answer for everybody: the gate is told, and if all is well the place given on. Who takes it goes
+    /// first, and so do all who are let in by answers that came with this one: a page waits longer for its request to be
+    /// sent than for its answer to be read.
+    async fn hear(&self, answered: &mut Answered) -> Feedback {
+        let Answered { status, headers, body, took, .. } = &*answered;
         let now = self.listener.now();
         let sent = now.checked_sub(*took).unwrap_or(now);
         let feedback = self.gate.on_answer(&self.listener, sent, *status, headers, body);
+        if feedback.verdict == Verdict::Proceed {
+            answered.lease = None;
+            // In the first turn requests are sent, and in the second nobody's answer is read before the last of them is.
+            yield_now().await;
+            yield_now().await;
+        }
+        feedback
+    }
+
+    /// What follows from an answer for its request.
+    fn judge<T>(
+        &self,
+        answered: &Answered,
+        feedback: Feedback,
+        read: &impl Fn(&[u8]) -> Result<T, Unreadable>,
+        tries: &mut Tries,
+    ) -> Result<Judged<T>, CallError> {
+        let Answered { status, body, .. } = answered;
         match feedback.verdict {
             Verdict::Proceed => match read(body) {
                 Ok(value) => {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_batch::{ApiKey, Call, CallError, Caller, Dialect, Estimate, Question, Quotas, Remote};
 use tidegate_batch::{Parameters, Provider as _};
-use tidegate_loop::run;
+use tidegate_limit::{Gate, Limit};
+use tidegate_loop::{run, spawn};
 
 use crate::support::{Act, Server, answer, error, gate, hasty, parameters};
 
@@ -49,6 +50,24 @@ fn a_429_holds_everybody_up_for_as_long_as_it_says_and_costs_no_answer() {
         assert_eq!(caller.stats().throttled, 1);
         let held = gate.stats().limit("rpm").unwrap().blocked_for;
         assert!(held >= Duration::from_millis(75), "{held:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_next_request_is_sent_before_the_last_answer_is_read() {
+    run(async {
+        let server = Server::start(|_, _| answer("yes")).await;
+        let gate = Gate::builder().limit(Limit::concurrency("global", 1)).build().unwrap();
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let sent_when_read = |caller: Caller| async move {
+            let scope = caller.gate().unscoped();
+            caller.call(scope, &call(), |_| Ok(caller.stats().sent)).await.unwrap().value
+        };
+        let first = spawn(sent_when_read(caller.clone()));
+        let second = spawn(sent_when_read(caller.clone()));
+        assert_eq!((first.await.unwrap(), second.await.unwrap()), (2, 2));
+        assert_eq!(gate.stats().peak, 1);
     })
     .unwrap();
 }
