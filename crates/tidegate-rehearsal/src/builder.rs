@@ -31,6 +31,7 @@ pub(crate) struct Config {
     pub(crate) models: Vec<String>,
     pub(crate) answer_words: usize,
     pub(crate) seed: u64,
+    pub(crate) awake: bool,
 }
 
 impl Default for Config {
@@ -54,6 +55,7 @@ impl Default for Config {
             models: Vec::new(),
             answer_words: ANSWER_WORDS,
             seed: 0,
+            awake: false,
         }
     }
 }
@@ -172,6 +174,13 @@ impl Builder {
     /// Where latencies and failures are drawn from: the same seed, the same run.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.config.seed = seed;
+        self
+    }
+
+    /// Never sleeps: it takes a core, and is late neither for a request that comes nor for an answer that is due. For those
+    /// who measure a client: what a machine takes to wake a server up (some 0.1 ms) would be held against it.
+    pub fn awake(mut self, awake: bool) -> Builder {
+        self.config.awake = awake;
         self
     }
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tidegate_http::{ServerHandle, local, serve};
 use tidegate_loop::net::TcpListener;
-use tidegate_loop::{EventLoop, sleep, spawn};
+use tidegate_loop::{EventLoop, sleep, spawn, yield_now};
 use tidegate_sync::Event;
 
 use crate::builder::{Builder, Config};
@@ -187,6 +187,14 @@ pub(crate) async fn start(config: Config) -> Result<Handle, StartError> {
     });
     let server = serve(listener, router(shared.clone())).connections(CONNECTIONS_MAX).grace(GRACE);
     let handle = Handle { owner: Arc::new(Owner { address, shared: shared.clone(), server: server.handle() }) };
+    if shared.config.awake {
+        let shared = shared.clone();
+        spawn(async move {
+            while !shared.ended.load(Relaxed) {
+                yield_now().await;
+            }
+        });
+    }
     spawn(async move {
         let _ending = Ending(shared);
         // The listener fails for reasons that the next request shows to whoever sends it.

@@ -59,6 +59,16 @@ fn concurrency_is_capped_and_its_peak_recorded() {
 }
 
 #[test]
+fn a_server_that_never_sleeps_answers_and_ends() {
+    let server = Server::builder().awake(true).start_in_thread().unwrap();
+    on_loop(async move {
+        assert_eq!(ask(&server, "Are you awake?").await.status, 200);
+        server.stop().await;
+        assert!(server.is_stopped());
+    });
+}
+
+#[test]
 fn an_unknown_time_zone_and_a_taken_port_are_told() {
     on_loop(async {
         let limit = Limit::new(1).window("day:Mars/Olympus".parse().unwrap());
