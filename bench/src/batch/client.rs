@@ -9,7 +9,8 @@ use rustix::time::ClockId;
 use tidegate_batch::{Call, Caller, Dialect, Estimate};
 use tidegate_http::Client;
 use tidegate_limit::{Gate, Limit, Window};
-use tidegate_loop::{JoinHandle, run, sleep_until, spawn};
+use tidegate_loop::{run, sleep_until, spawn};
+use tidegate_pool::Pool;
 
 use super::pollers;
 
@@ -134,7 +135,8 @@ async fn drive(base: String, work: Work) -> Did {
 
 /// Somebody who asks, in his own way.
 enum Asker {
-    Gate(Caller),
+    /// As many again as may be under way are in line, as where pages or lines are read.
+    Gate(Caller, usize),
     Polled(Rc<pollers::Polled>),
 }
 
@@ -153,35 +155,47 @@ impl Asker {
         }
         let gate = gate.build().expect("limits above zero");
         let caller = Caller::new(&gate, Dialect::OpenAi, &format!("{base}/v1")).expect("the server's own address");
-        Asker::Gate(caller.with_client(client))
+        Asker::Gate(caller.with_client(client), connections.saturating_mul(2))
     }
 
     /// Sends them, each when its turn has come, and waits for all answers.
     async fn all(&self, first: u64, count: u64, every: Duration) {
         let began = Instant::now();
-        let mut sent: Vec<JoinHandle<()>> = Vec::new();
-        for number in 0..count {
+        let turn = async |number: u64| {
             if !every.is_zero() {
                 sleep_until(began + every.mul_f64(number as f64)).await;
             }
-            let body = body(first + number);
-            sent.push(match self {
-                Asker::Gate(caller) => {
-                    let caller = caller.clone();
-                    spawn(async move {
-                        let estimate = Estimate { input_tokens: 20, output_tokens: 40 };
-                        let call = Call::new("/chat/completions", body.into(), estimate);
-                        caller.call_json(caller.gate().unscoped(), &call).await.expect("the server answers in the end");
-                    })
+        };
+        match self {
+            Asker::Gate(caller, tasks_max) => {
+                let (pool, mut asked) = (Pool::new(*tasks_max), Vec::new());
+                for number in 0..count {
+                    turn(number).await;
+                    let asking = pool.submit(ask(caller.clone(), body(first + number)));
+                    asked.push(asking.await.unwrap_or_else(|_| unreachable!("nobody closes it")));
                 }
-                Asker::Polled(polled) => {
-                    let polled = polled.clone();
-                    spawn(async move { polled.ask(body).await })
+                for one in asked {
+                    one.await.expect("nobody cancels it");
                 }
-            });
-        }
-        for one in sent {
-            one.await.expect("nobody cancels it");
+            }
+            Asker::Polled(polled) => {
+                let mut asked = Vec::new();
+                for number in 0..count {
+                    turn(number).await;
+                    let (polled, body) = (polled.clone(), body(first + number));
+                    asked.push(spawn(async move { polled.ask(body).await }));
+                }
+                for one in asked {
+                    one.await.expect("nobody cancels it");
+                }
+            }
         }
     }
+}
+
+async fn ask(caller: Caller, body: String) {
+    let estimate = Estimate { input_tokens: 20, output_tokens: 40 };
+    let call = Call::new("/chat/completions", body.into(), estimate);
+    let answered = caller.call(caller.gate().unscoped(), &call, |body| caller.dialect().answer(body)).await;
+    answered.expect("the server answers in the end");
 }
