@@ -18,6 +18,7 @@ const CONCURRENCY: u64 = 50;
 const LATENCY: Duration = Duration::from_millis(10);
 const WARM_UP: u64 = 200;
 
+const ASLEEP: &str = "tidegate, server that sleeps";
 const HTTPX: &str = "asyncio + httpx, semaphore";
 const PACKAGE: &str = "httpx==0.28.1";
 
@@ -58,6 +59,7 @@ pub(super) fn lines() -> Vec<Line> {
         .rounds_max(7);
     let wall = wall
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.wall)))
+        .contestant_if(ASLEEP, || Ok(millis(ours(SLEEPY)?.did.wall)))
         .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.wall)));
     let cpu = cpu
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.cpu)))
@@ -83,10 +85,14 @@ struct Job {
     pages: u64,
     concurrency: u64,
     warm_up: u64,
+    /// Of a server that never sleeps: a server is somebody else's, and what this machine takes to wake it up, twice a page,
+    /// is not the client's doing.
+    awake: bool,
 }
 
-const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP };
-const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10 };
+const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP, awake: true };
+const SLEEPY: Job = Job { awake: false, ..CROWD };
+const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10, awake: false };
 
 /// What a client measured of itself, and what the server says.
 struct Measured {
@@ -114,18 +120,18 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// On a core of its own, and awake all the time: a server is somebody else's, and beside its client, or asleep, it would be
-/// waited for. The client's core is this thread's as long as the other thing lives.
-fn server() -> Result<(Handle, Cpus), String> {
+/// On a core of its own: beside its client it would be waited for. The client's core is this thread's as long as the other
+/// thing lives.
+fn server(awake: bool) -> Result<(Handle, Cpus), String> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let cpus = Cpus::claim();
-    let server = Server::builder().latency(Latency::Fixed(LATENCY)).awake(cores > 1);
+    let server = Server::builder().latency(Latency::Fixed(LATENCY)).awake(awake && cores > 1);
     let server = cpus.for_server(|| server.start_in_thread()).map_err(|error| error.to_string())?;
     Ok((server, cpus))
 }
 
 fn ours(job: Job) -> Result<Measured, String> {
-    let (server, _cpus) = server()?;
+    let (server, _cpus) = server(job.awake)?;
     let work = Work {
         kind: Kind::Gate,
         requests: job.pages,
@@ -141,7 +147,7 @@ fn ours(job: Job) -> Result<Measured, String> {
 
 fn httpx(job: Job) -> Result<Measured, String> {
     let python = environment()?;
-    let (server, _cpus) = server()?;
+    let (server, _cpus) = server(job.awake)?;
     let numbers = [job.pages, job.concurrency, job.warm_up].map(|number| number.to_string());
     let said = python::output(Command::new(python).args(["-c", SCRIPT, &server.base_url()]).args(numbers))?;
     let did = client::read(&said).ok_or_else(|| format!("httpx printed {said:?}"))?;
