@@ -86,7 +86,7 @@ impl Wakes {
     pub(super) const MAX: usize = 16;
 
     #[inline]
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self { wakers: [const { MaybeUninit::uninit() }; Self::MAX], len: 0 }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::error::{TryPushError, TryRecvError};
-use super::lock::{Lock, Wakes, while_more};
+use super::lock::{Lock, while_more};
 use super::push::Push;
 use super::recv::{Recv, RecvAll, RecvUpTo};
 use super::stats::Stats;
@@ -307,37 +307,33 @@ impl<T> Queue<T> {
     /// Pushes if there is room.
     #[inline]
     pub(super) fn push_now(&self, value: &mut Option<T>) -> Pushed {
-        let section = |store: &mut Store<T>| {
+        let mut rest = Rest { queue: self, more: false };
+        self.store.with(|store, wakes| {
             if store.push_easily(value) {
                 self.len.store(store.len(), Relaxed);
-                return Section::Easy(Pushed::In);
+                return Pushed::In;
             }
-            Section::Other(self.change_in(store, |store| store.push(value)))
-        };
-        self.store.quietly(section).outcome()
+            let pushed = store.push(value);
+            rest.more = store.settle(wakes);
+            self.len.store(store.len(), Relaxed);
+            pushed
+        })
     }
 
     /// Takes an item, for somebody who is not in line.
     #[inline]
     pub(super) fn receive_now(&self) -> Result<T, TryRecvError> {
-        let section = |store: &mut Store<T>| {
+        let mut rest = Rest { queue: self, more: false };
+        self.store.with(|store, wakes| {
             if let Some(item) = store.take_easily() {
                 self.len.store(store.len(), Relaxed);
-                return Section::Easy(Ok(item));
+                return Ok(item);
             }
-            Section::Other(self.change_in(store, |store| store.receive(Store::take_one)))
-        };
-        self.store.quietly(section).outcome()
-    }
-
-    /// What [`change`](Self::change) does under the lock. Apart, so that what is easy does without all of it.
-    #[inline(never)]
-    fn change_in<R>(&self, store: &mut Store<T>, change: impl FnOnce(&mut Store<T>) -> R) -> Changed<'_, T, R> {
-        let mut wakes = Wakes::new();
-        let result = change(store);
-        let more = store.settle(&mut wakes);
-        self.len.store(store.len(), Relaxed);
-        Changed { result, _wakes: wakes, _rest: Rest { queue: self, more } }
+            let received = store.receive(Store::take_one);
+            rest.more = store.settle(wakes);
+            self.len.store(store.len(), Relaxed);
+            received
+        })
     }
 
     /// For a consumer who was woken for an item.
@@ -376,32 +372,6 @@ impl<T> Queue<T> {
             })
         });
     }
-}
-
-/// How a section under the lock went. Its end, and the wake-ups, are for outside.
-#[allow(clippy::large_enum_variant, reason = "it lives in registers, and in memory only if it is the large one")]
-enum Section<'a, T, R> {
-    /// Nobody was in line.
-    Easy(R),
-    Other(Changed<'a, T, R>),
-}
-
-impl<T, R> Section<'_, T, R> {
-    #[inline]
-    fn outcome(self) -> R {
-        match self {
-            Self::Easy(result) => result,
-            Self::Other(changed) => changed.result,
-        }
-    }
-}
-
-/// A change, and those to be woken for it when this is dropped.
-struct Changed<'a, T, R> {
-    result: R,
-    _wakes: Wakes,
-    /// Dropped last, and even when a waker panics.
-    _rest: Rest<'a, T>,
 }
 
 /// Those who are left in line when more can be served than are woken in one go.
