@@ -3,8 +3,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -85,6 +86,10 @@ struct Owner {
 struct Shared {
     config: Config,
     ledger: Mutex<Ledger>,
+    /// Told of what the ledger counts, while somebody waits for it.
+    counted: Condvar,
+    /// How many do; changed under the ledger's lock.
+    awaiting: AtomicUsize,
     /// Lets those go who would never be answered.
     stopping: Event,
     stopped: Event,
@@ -94,6 +99,20 @@ struct Shared {
 impl Shared {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is counted, and tells those who wait for it.
+    fn count<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
+        let changed = change(&mut self.ledger());
+        self.tell();
+        changed
+    }
+
+    fn tell(&self) {
+        // Who begins to wait later finds the change; asked before, it costs no system call.
+        if self.awaiting.load(SeqCst) > 0 {
+            self.counted.notify_all();
+        }
     }
 }
 
@@ -119,6 +138,36 @@ impl Handle {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.owner.shared.ledger().stats(now())
+    }
+
+    /// Blocks until what it has counted satisfies `condition`, or it has ended; yields the figures as they are then.
+    /// Not for the thread that the server runs on.
+    ///
+    /// ```
+    /// use tidegate_http::Client;
+    /// use tidegate_rehearsal::Server;
+    ///
+    /// let server = Server::builder().start_in_thread().unwrap();
+    /// let url = format!("{}/v1/embeddings", server.base_url());
+    /// let client = std::thread::spawn(move || {
+    ///     let ask = serde_json::json!({"model": "any", "input": "tides"});
+    ///     tidegate_loop::run(async move { Client::new().post_json(&url, &ask).await.unwrap().status() }).unwrap()
+    /// });
+    /// assert_eq!(server.wait_until(|stats| stats.answered == 1).arrived, 1);
+    /// assert_eq!(client.join().unwrap(), 200);
+    /// ```
+    pub fn wait_until(&self, mut condition: impl FnMut(&Stats) -> bool) -> Stats {
+        let shared = &self.owner.shared;
+        let mut ledger = shared.ledger();
+        shared.awaiting.fetch_add(1, SeqCst);
+        loop {
+            let stats = ledger.stats(now());
+            if condition(&stats) || self.is_stopped() {
+                shared.awaiting.fetch_sub(1, SeqCst);
+                return stats;
+            }
+            ledger = shared.counted.wait(ledger).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// The last `count` requests, oldest first; of more than 10,000 the oldest are forgotten.
@@ -167,7 +216,8 @@ struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.ended.store(true, Relaxed);
+        // Under the lock: nobody is between his look and his sleep.
+        self.0.count(|_| self.0.ended.store(true, Relaxed));
         self.0.stopped.set();
     }
 }
@@ -181,6 +231,8 @@ pub(crate) async fn start(config: Config) -> Result<Handle, StartError> {
     let shared = Arc::new(Shared {
         config,
         ledger: Mutex::new(ledger),
+        counted: Condvar::new(),
+        awaiting: AtomicUsize::new(0),
         stopping: Event::new(),
         stopped: Event::new(),
         ended: AtomicBool::new(false),
@@ -298,7 +350,7 @@ async fn unknown(State(shared): State<Arc<Shared>>, method: Method, uri: Uri) ->
 }
 
 fn reject(shared: &Shared, dialect: Dialect, wrong: &Wrong) -> Reply {
-    shared.ledger().reject();
+    shared.count(Ledger::reject);
     dialect.reject(wrong)
 }
 
@@ -312,7 +364,7 @@ struct Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         let (status, tokens_out) = self.outcome.map_or((None, 0), |(status, tokens)| (Some(status), tokens));
-        self.shared.ledger().depart(self.admitted, status, tokens_out, now());
+        self.shared.count(|ledger| ledger.depart(self.admitted, status, tokens_out, now()));
     }
 }
 
@@ -346,11 +398,10 @@ async fn handle(
         fingerprint: fingerprint(&body),
     };
     let arrived = now();
-    let (admitted, levels) = {
-        let mut ledger = shared.ledger();
+    let (admitted, levels) = shared.count(|ledger| {
         let admitted = ledger.arrive(&arrival, arrived);
         (admitted, if config.rate_headers { ledger.levels(arrived) } else { Vec::new() })
-    };
+    });
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(Denied::Limit(refusal)) => {
