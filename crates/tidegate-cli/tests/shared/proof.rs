@@ -99,9 +99,7 @@ fn killed(broker: impl Fn(&Path) -> Vec<String>) {
     let [one, two] = ["one", "two"].map(|name| crew.worker(name, 10, &["--prefetch", "12", "--api-key-file", &key]));
     // Who asks may state the limits as well, and then he has to mean the same.
     let asker = crew.explain(&["--page-concurrency", "25", "--file-concurrency", "4"]);
-    while setting.server.stats().answered < 100 {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    setting.server.wait_until(|stats| stats.answered >= 100);
     one.kill();
     let (code, report, said) = asker.ended();
     assert_eq!(code, Some(0), "{said}");
