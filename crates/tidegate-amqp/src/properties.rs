@@ -14,7 +14,7 @@ use crate::wire::{self, Cursor};
 /// let raw = RawProperties::from(&properties);
 /// let glance = raw.glance().unwrap();
 /// assert_eq!(glance.message_id, Some("a7"));
-/// assert!(matches!(glance.headers.collect::<Vec<_>>()[..], [("tries", Field::Integer(3))]));
+/// assert!(matches!(glance.headers.collect::<Vec<_>>()[..], [(b"tries", Field::Integer(3))]));
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
@@ -155,11 +155,12 @@ fn field<'a>(cursor: &mut Cursor<'a>) -> Option<Field<'a>> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    type Item = (&'a str, Field<'a>);
+    /// A name is UTF-8: that was checked.
+    type Item = (&'a [u8], Field<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut cursor = Cursor(self.0);
-        let name = std::str::from_utf8(cursor.short_string()?).ok()?;
+        let name = cursor.short_string()?;
         let field = field(&mut cursor)?;
         self.0 = cursor.0;
         Some((name, field))

@@ -211,7 +211,10 @@ fn check_within(fields: &[u8], named: bool, depth: u32) -> Option<()> {
     let mut cursor = Cursor(fields);
     while !cursor.0.is_empty() {
         if named {
-            std::str::from_utf8(cursor.short_string()?).ok()?;
+            let name = cursor.short_string()?;
+            if !name.is_ascii() {
+                std::str::from_utf8(name).ok()?;
+            }
         }
         let [kind] = cursor.take()?;
         let width = match kind {

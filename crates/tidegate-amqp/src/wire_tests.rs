@@ -102,12 +102,12 @@ fn same_value(field: Field<'_>, value: &AMQPValue) -> bool {
 
 /// Of a name that is there twice, the last one counts.
 fn same_table(ours: Headers<'_>, theirs: &FieldTable) -> bool {
-    let ours: std::collections::BTreeMap<&str, Field<'_>> = ours.collect();
+    let ours: std::collections::BTreeMap<&[u8], Field<'_>> = ours.collect();
     ours.len() == theirs.inner().len()
         && ours
             .iter()
             .zip(theirs.inner())
-            .all(|((name, ours), (other, theirs))| *name == other.as_str() && same_value(*ours, theirs))
+            .all(|((name, ours), (other, theirs))| *name == other.as_str().as_bytes() && same_value(*ours, theirs))
 }
 
 fn same_at_a_glance(raw: &[u8], seed: u64) {

@@ -126,7 +126,8 @@ impl Connection {
     }
 
     async fn settle(self: Rc<Self>, failure: Rc<Failure>) {
-        while let Some(batch) = self.acks.take().await {
+        let mut batch = Vec::new();
+        while self.acks.take(&mut batch).await {
             let mut errors = 0;
             loop {
                 let settlements = batch.iter().map(Ending::settlement).collect();
@@ -147,6 +148,7 @@ impl Connection {
                     }
                 }
             }
+            batch.drain(..).for_each(|ending| self.shared.hands.keep(ending.known));
         }
     }
 
@@ -155,7 +157,7 @@ impl Connection {
         add(&counters.batches_settled, 1);
         counters.last_settled.set(Some(LoopHandle::current().time()));
         for (ending, answer) in batch.iter().zip(answers) {
-            let info = &ending.info;
+            let info = &ending.known.info;
             if *answer == Settled::Lost {
                 add(&counters.lost, 1);
                 tracing::warn!(task.id = %info.id, task.name = %info.name, "ended too late: another worker has it");

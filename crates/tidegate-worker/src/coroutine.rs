@@ -94,17 +94,17 @@ impl Mode for Coroutines {
             let reason = format!("no handler is called '{}'", job.task.name);
             return Box::pin(std::future::ready(Outcome::Rejected { reason }));
         };
-        let (name, handler) = (Arc::clone(name), Rc::clone(handler));
         let (running, ended) = (Counted::new(&self.running), Rc::clone(&self.ended));
+        let Job { task, soft_limit, hard_limit, stop } = job;
+        let context = TaskContext::named(Arc::clone(name), &task, soft_limit, hard_limit, LoopHandle::current().time());
+        // Called before there is a future, which would have to carry all that the handler takes.
+        let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
+        let mut call = match called {
+            Ok(call) => Call(Some(call)),
+            Err(panic) => return Box::pin(std::future::ready(panicked(&*panic))),
+        };
         Box::pin(async move {
             let _running = running;
-            let Job { task, soft_limit, hard_limit, stop } = job;
-            let context = TaskContext::named(name, &task, soft_limit, hard_limit, LoopHandle::current().time());
-            let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
-            let mut call = match called {
-                Ok(call) => Call(Some(call)),
-                Err(panic) => return panicked(&*panic),
-            };
             // Most handlers that don't wait at all need neither timers nor a place in line for the stop. A soft limit has to be
             // around the handler from its first step: what is entered later counts as further inside.
             if soft_limit.is_none()

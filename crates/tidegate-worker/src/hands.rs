@@ -5,13 +5,22 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tidegate_sync::{Event, Queue};
+use tidegate_sync::Event;
 
 use crate::broker::{Settlement, Tag, TaskResult, Verdict};
 use crate::middleware::TaskInfo;
 use crate::mode::{StopReason, StopSignal};
 use crate::outcome::{Decision, OutcomeKind};
-use crate::task::TaskId;
+use crate::pile::Pile;
+use crate::task::{Task, TaskId};
+
+/// What is known of a task in hand; it stays where it is until the task is settled.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) info: TaskInfo,
+    /// `None` once it runs, or if it could not be read.
+    pub(crate) task: Option<Task>,
+}
 
 /// A settlement on its way to the broker.
 #[derive(Debug)]
@@ -20,7 +29,7 @@ pub(crate) struct Ending {
     pub(crate) verdict: Verdict,
     pub(crate) result: Option<Box<TaskResult>>,
     pub(crate) kind: OutcomeKind,
-    pub(crate) info: Box<TaskInfo>,
+    pub(crate) known: Box<Known>,
 }
 
 impl Ending {
@@ -34,7 +43,7 @@ impl Ending {
 pub(crate) struct Acks {
     /// Which connection's: tags of two connections may look alike.
     connection: usize,
-    queue: Queue<Ending>,
+    queue: Pile<Ending>,
     /// Pushed and not yet answered by the broker.
     unanswered: Cell<usize>,
     /// Set while `unanswered` is zero.
@@ -45,19 +54,19 @@ impl Acks {
     pub(crate) fn new(connection: usize) -> Acks {
         let none = Event::new();
         none.set();
-        Acks { connection, queue: Queue::unbounded(), unanswered: Cell::new(0), none }
+        Acks { connection, queue: Pile::default(), unanswered: Cell::new(0), none }
     }
 
     fn push(&self, ending: Ending) {
         self.unanswered.set(self.unanswered.get() + 1);
         self.none.clear();
         // A queue closed by a stop that ran out of time: the broker will find the task unsettled and return it.
-        let _ = self.queue.try_push(ending);
+        let _ = self.queue.push(ending);
     }
 
-    /// Waits for something to settle, then takes all of it. `None`: there will be nothing more.
-    pub(crate) async fn take(&self) -> Option<Vec<Ending>> {
-        self.queue.recv_all().await.ok().map(Into::into)
+    /// Waits for something to settle, then exchanges all of it for `into`, which is empty. `false`: there will be nothing more.
+    pub(crate) async fn take(&self, into: &mut Vec<Ending>) -> bool {
+        self.queue.take(into).await
     }
 
     pub(crate) fn answered(&self, count: usize) {
@@ -88,7 +97,14 @@ impl Acks {
 pub(crate) struct Hands {
     places: RefCell<Vec<Option<Reach>>>,
     free: RefCell<Vec<usize>>,
+    /// Of tasks that have left; whose nobody else holds any more and nobody has set is the next task's.
+    spare: RefCell<Vec<Rc<StopSignal>>>,
+    /// The memory of tasks that were settled, for the next ones.
+    memory: RefCell<Vec<Box<Known>>>,
 }
+
+/// So much of it is kept.
+const MEMORY_MAX: usize = 1_024;
 
 /// How to reach a task in hand.
 #[derive(Debug)]
@@ -103,9 +119,19 @@ struct Reach {
 
 impl Hands {
     /// Takes a task in hand.
-    pub(crate) fn take(self: &Rc<Self>, tag: Tag, info: Box<TaskInfo>, acks: &Rc<Acks>) -> Held {
-        let stop = Rc::new(StopSignal::default());
-        let (connection, id) = (acks.connection, info.id.clone());
+    pub(crate) fn take(self: &Rc<Self>, tag: Tag, known: Known, acks: &Rc<Acks>) -> Held {
+        let spare = self.spare.borrow_mut().pop();
+        let unused = |stop: &Rc<StopSignal>| Rc::strong_count(stop) == 1 && stop.reason().is_none();
+        let stop = spare.filter(unused).unwrap_or_default();
+        let (connection, id) = (acks.connection, known.info.id.clone());
+        let memory = self.memory.borrow_mut().pop();
+        let known = match memory {
+            Some(mut place) => {
+                *place = known;
+                place
+            }
+            None => Box::new(known),
+        };
         let reach = Reach { tag, connection, id, stop: Rc::clone(&stop), begun: None };
         let mut places = self.places.borrow_mut();
         let place = match self.free.borrow_mut().pop() {
@@ -118,7 +144,15 @@ impl Hands {
                 places.len() - 1
             }
         };
-        Held { tag, place, stop, info: Some(info), acks: Rc::clone(acks), hands: Rc::clone(self) }
+        Held { tag, place, stop, known: Some(known), acks: Rc::clone(acks), hands: Rc::clone(self) }
+    }
+
+    /// Takes back the memory of a task that is settled.
+    pub(crate) fn keep(&self, known: Box<Known>) {
+        let mut memory = self.memory.borrow_mut();
+        if memory.len() < MEMORY_MAX {
+            memory.push(known);
+        }
     }
 
     /// Those that run, and since when, and those that wait.
@@ -165,8 +199,8 @@ impl Hands {
 
     fn forget(&self, place: usize) {
         let reach = self.places.borrow_mut()[place].take();
-        drop(reach);
         self.free.borrow_mut().push(place);
+        self.spare.borrow_mut().extend(reach.map(|reach| reach.stop));
     }
 }
 
@@ -177,14 +211,19 @@ pub(crate) struct Held {
     place: usize,
     stop: Rc<StopSignal>,
     /// `None` once it is settled.
-    info: Option<Box<TaskInfo>>,
+    known: Option<Box<Known>>,
     acks: Rc<Acks>,
     hands: Rc<Hands>,
 }
 
 impl Held {
     pub(crate) fn info(&self) -> &TaskInfo {
-        self.info.as_ref().expect("there until it is settled")
+        &self.known.as_ref().expect("there until it is settled").info
+    }
+
+    /// The task, for its run.
+    pub(crate) fn take_task(&mut self) -> Option<Task> {
+        self.known.as_mut().and_then(|known| known.task.take())
     }
 
     pub(crate) fn stop(&self) -> &Rc<StopSignal> {
@@ -203,9 +242,9 @@ impl Held {
     }
 
     fn end(&mut self, verdict: Verdict, result: Option<Box<TaskResult>>, kind: OutcomeKind) {
-        if let Some(info) = self.info.take() {
+        if let Some(known) = self.known.take() {
             self.hands.forget(self.place);
-            self.acks.push(Ending { tag: self.tag, verdict, result, kind, info });
+            self.acks.push(Ending { tag: self.tag, verdict, result, kind, known });
         }
     }
 }
@@ -218,6 +257,6 @@ impl Drop for Held {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("tag", &self.tag).field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Held").field("tag", &self.tag).field("known", &self.known).finish_non_exhaustive()
     }
 }

@@ -31,6 +31,7 @@ mod mode;
 mod moment;
 mod outcome;
 mod phase;
+mod pile;
 mod pool;
 mod process;
 #[cfg(feature = "amqp")]

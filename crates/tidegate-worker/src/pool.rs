@@ -7,18 +7,17 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tidegate_limit::{Admitted, EnterError};
 use tidegate_loop::{LoopHandle, spawn, yield_now};
 use tidegate_pool::{Drained, Pool, Watermarks};
-use tidegate_sync::Queue;
 
 use crate::at_once::AtOnce;
-use crate::broker::{Broker, Delivery};
+use crate::broker::{Broker, Delivery, Local};
 use crate::codec::native::DecodeError;
-use crate::hands::{Acks, Hands, Held};
+use crate::hands::{Acks, Hands, Held, Known};
 use crate::hash::QuickSet;
 use crate::limits::{Bound, Limits};
 use crate::metrics::{Counters, add};
@@ -26,6 +25,7 @@ use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::{Job, Mode, StopReason};
 use crate::moment;
 use crate::outcome::{Circumstances, Outcome, before_run, decide, succeeded};
+use crate::pile::Pile;
 use crate::retry::{Policies, Policy};
 use crate::task::{Envelope, Task};
 
@@ -59,7 +59,15 @@ impl Shared {
 /// Something to run, or already known not to be run.
 struct Received {
     held: Held,
-    what: Result<Box<Task>, Box<Outcome>>,
+    refused: Option<Box<Outcome>>,
+}
+
+/// A run that has begun.
+struct Run {
+    outcome: Local<'static, Outcome>,
+    lease: Option<Box<Admitted>>,
+    begun: Instant,
+    running: Running,
 }
 
 /// For so long tasks take their first steps in one of the pool's, then it is the others' turn.
@@ -93,7 +101,7 @@ pub(crate) struct WorkerPool {
     slots: Pool<AtOnce>,
     watermarks: Option<Watermarks>,
     /// Bounded by the prefetch.
-    intake: Queue<Received>,
+    intake: Pile<Received>,
     /// Names of the handlers; `None`: the mode finds out by trying.
     known: Option<QuickSet<String>>,
     /// Above the high-water mark, and not back at the low one.
@@ -111,7 +119,7 @@ impl WorkerPool {
             shared,
             slots,
             watermarks,
-            intake: Queue::unbounded(),
+            intake: Pile::default(),
             known,
             high: Cell::new(false),
             name: Last::default(),
@@ -125,7 +133,7 @@ impl WorkerPool {
         let Delivery { tag, envelope, retries, crashes, published, .. } = delivery;
         let decoded = (shared.decode)(&envelope, retries);
         let begin = envelope.eta.map_or(published, |eta| eta.max(published));
-        let info = Box::new(TaskInfo {
+        let info = TaskInfo {
             id: envelope.id.clone(),
             name: self.name.of(decoded.as_ref().map_or("", |task| &task.name)),
             queue: self.queue.of(&envelope.queue),
@@ -136,18 +144,18 @@ impl WorkerPool {
             expires: envelope.expires,
             retries_max: decoded.as_ref().ok().and_then(|task| task.retries_max),
             backoff: decoded.as_ref().ok().and_then(|task| task.backoff),
-        });
-        let what = match decoded {
-            Err(error) => Err(Box::new(Outcome::Rejected { reason: error.message })),
-            Ok(task) => match self.admit(&info, &task) {
-                Ok(()) => Ok(Box::new(task)),
-                Err(outcome) => Err(Box::new(outcome)),
-            },
+        };
+        let (task, refused) = match decoded {
+            Ok(task) => {
+                let refused = self.admit(&info, &task).err();
+                (Some(task), refused)
+            }
+            Err(error) => (None, Some(Outcome::Rejected { reason: error.message })),
         };
         tracing::trace!(task.id = %info.id, task.name = %info.name, queue = %info.queue, "received");
-        let held = shared.hands.take(tag, info, acks);
+        let held = shared.hands.take(tag, Known { info, task }, acks);
         // Closed: the stop has begun, and dropping what is held returns it.
-        let _ = self.intake.try_push(Received { held, what });
+        let _ = self.intake.push(Received { held, refused: refused.map(Box::new) });
     }
 
     /// What is known before it takes a slot.
@@ -161,9 +169,10 @@ impl WorkerPool {
 
     /// Begins what is received, until the intake is closed.
     pub(crate) async fn take(self: Rc<Self>) {
-        while let Ok(batch) = self.intake.recv_all().await {
+        let mut batch = Vec::new();
+        while self.intake.take(&mut batch).await {
             let mut since = LoopHandle::current().time();
-            for (at, Received { held, what }) in batch.into_iter().enumerate() {
+            for (at, Received { held, refused }) in batch.drain(..).enumerate() {
                 if at % STARTS_A_LOOK == STARTS_A_LOOK - 1 && LoopHandle::current().time() - since > STEP_MAX {
                     yield_now().await;
                     since = LoopHandle::current().time();
@@ -172,24 +181,15 @@ impl WorkerPool {
                     drop(held);
                     continue;
                 }
-                let task = match what {
-                    Ok(task) => match self.still_wanted(&held) {
-                        None => task,
-                        Some(outcome) => {
-                            self.settle(held, outcome);
-                            continue;
-                        }
-                    },
-                    Err(outcome) => {
-                        self.settle(held, *outcome);
-                        continue;
-                    }
-                };
-                match self.shared.limits.of(&held.info().queue, &task.name) {
-                    None => self.start(held, task, None).await,
+                if let Some(outcome) = refused.map(|outcome| *outcome).or_else(|| self.still_wanted(&held)) {
+                    self.settle(held, outcome);
+                    continue;
+                }
+                match self.shared.limits.of(&held.info().queue, &held.info().name) {
+                    None => self.start(held, None).await,
                     Some(bound) => {
                         let bound = bound.clone();
-                        spawn(Rc::clone(&self).wait_for_limit(bound, held, task));
+                        spawn(Rc::clone(&self).wait_for_limit(bound, held));
                     }
                 }
             }
@@ -209,7 +209,7 @@ impl WorkerPool {
         before_run(info.expires, self.circumstances(info, &self.policy(info)))
     }
 
-    async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held, task: Box<Task>) {
+    async fn wait_for_limit(self: Rc<Self>, bound: Bound, held: Held) {
         let waiting = Gauge::new(&self.shared);
         let entered = {
             let stop = Rc::clone(held.stop());
@@ -224,7 +224,7 @@ impl WorkerPool {
         drop(waiting);
         match entered {
             Ok(Ok(lease)) => match self.still_wanted(&held) {
-                None => self.start(held, task, Some(Box::new(lease))).await,
+                None => self.start(held, Some(Box::new(lease))).await,
                 Some(outcome) => self.settle(held, outcome),
             },
             Ok(Err(EnterError::Closed)) | Err(StopReason::Stopping) => drop(held),
@@ -237,45 +237,62 @@ impl WorkerPool {
     }
 
     /// Waits for a slot and runs it there.
-    async fn start(self: &Rc<Self>, held: Held, task: Box<Task>, lease: Option<Box<Admitted>>) {
+    async fn start(self: &Rc<Self>, held: Held, lease: Option<Box<Admitted>>) {
         // Refused, the pool is closed: what is held returns with the future. In a box, because on its way into the slot it is
         // moved more often than it is long.
-        if let Ok(handle) = self.slots.submit(Box::pin(Rc::clone(self).run(held, task, lease))).await {
+        if let Ok(handle) = self.slots.submit(Box::pin(Rc::clone(self).run(held, lease))).await {
             handle.detach();
         }
     }
 
-    async fn run(self: Rc<Self>, held: Held, task: Box<Task>, lease: Option<Box<Admitted>>) {
-        // It may have waited for its slot.
-        if let Some(outcome) = self.still_wanted(&held) {
-            drop(lease);
-            return self.settle(held, outcome);
+    async fn run(self: Rc<Self>, mut held: Held, lease: Option<Box<Admitted>>) {
+        match self.begin(&mut held, lease) {
+            Err(outcome) => self.settle(held, outcome),
+            Ok(mut run) => {
+                let outcome = run.outcome.as_mut().await;
+                self.end(held, run, outcome);
+            }
         }
-        let _running = Running::new(&self);
+    }
+
+    /// Everything before the run.
+    fn begin(self: &Rc<Self>, held: &mut Held, mut lease: Option<Box<Admitted>>) -> Result<Run, Outcome> {
+        // It may have waited for its slot.
+        if let Some(outcome) = self.still_wanted(held) {
+            return Err(outcome);
+        }
+        let running = Running::new(self);
         let begun = LoopHandle::current().time();
         held.begin(begun);
-        let lease = lease.map(|mut lease| {
+        if let Some(lease) = &mut lease {
             lease.sent();
-            lease
-        });
+        }
         let shared = &self.shared;
+        let task = held.take_task().expect("what could not be read was refused, and nothing is run twice");
         let policy = shared.policies.of(&task.name);
         let mut job = Job {
             soft_limit: task.soft_limit.or(policy.soft_limit),
             hard_limit: task.hard_limit.or(policy.hard_limit),
             stop: Rc::clone(held.stop()),
-            task: *task,
+            task,
         };
         let info = held.info();
         shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
         shared.counters.queued.add(moment::since(shared.broker.now(), info.published));
-        let mut outcome = shared.mode.run(job).await;
-        drop(lease);
+        Ok(Run { outcome: shared.mode.run(job), lease, begun, running })
+    }
+
+    /// Everything behind it.
+    fn end(&self, held: Held, run: Run, mut outcome: Outcome) {
+        let Run { outcome: ended, lease, begun, running } = run;
+        drop((ended, lease));
+        let (shared, info) = (&self.shared, held.info());
         let took = LoopHandle::current().time() - begun;
         shared.counters.ran.add(took);
         shared.middleware.iter().rev().for_each(|middleware| middleware.ended(info, &mut outcome));
         log(info, &outcome, took);
         self.settle(held, outcome);
+        drop(running);
     }
 
     fn settle(&self, held: Held, outcome: Outcome) {

@@ -94,7 +94,7 @@ impl Core {
             match control.get(from).await {
                 Ok(Some(mut delivery)) => {
                     let redelivered = delivery.redelivered;
-                    let Some(mut stored) = Core::read(queue, self.kind(queue), &mut delivery, self.now()) else {
+                    let Some(mut stored) = Core::read(queue, self.kind(queue), &mut delivery, self.now(), None) else {
                         continue;
                     };
                     stored.crashes += u32::from(redelivered && self.kind(queue) != super::QueueKind::Quorum);

@@ -1,7 +1,7 @@
 //! One worker's deliveries: what the supervisor has received, what is handed out, and how it is settled.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::broker::{
 };
 use crate::hash::QuickMap;
 use crate::share::share;
-use crate::task::TaskId;
+use crate::task::{Envelope, TaskId};
 
 /// How long a close waits for a broker to take back what is unsettled; after that it takes it back by itself.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     pub(super) held: RefCell<Vec<VecDeque<Held>>>,
     /// Where the next sharing out begins among the queues, so that none comes last for ever.
     turn: Cell<usize>,
+    /// Envelopes that were settled: the next ones take their place.
+    pub(super) memory: RefCell<Vec<Arc<Envelope>>>,
     /// Handed out, and not settled.
     pub(super) running: RefCell<QuickMap<Tag, Held>>,
     pub(super) connection: RefCell<Option<Rc<Connection>>>,
@@ -78,6 +80,7 @@ impl Shared {
             notices: RefCell::default(),
             held: RefCell::new(held),
             turn: Cell::new(0),
+            memory: RefCell::default(),
             running: RefCell::default(),
             connection: RefCell::default(),
             epoch: Cell::new(0),
@@ -165,12 +168,17 @@ impl Shared {
             return incoming;
         }
         let (mut held, mut running) = (self.held.borrow_mut(), self.running.borrow_mut());
-        let waiting: Vec<usize> = held.iter().map(VecDeque::len).collect();
         let room = self.subscription.prefetch.saturating_sub(running.len());
-        incoming.reserve(room.min(waiting.iter().sum()));
-        let turn = self.turn.get();
-        self.turn.set((turn + 1) % waiting.len().max(1));
-        for (queue, count) in held.iter_mut().zip(share(&waiting, room, turn)) {
+        let shares = if let [queue] = &held[..] {
+            vec![room.min(queue.len())]
+        } else {
+            let waiting: Vec<usize> = held.iter().map(VecDeque::len).collect();
+            let turn = self.turn.get();
+            self.turn.set((turn + 1) % waiting.len().max(1));
+            share(&waiting, room, turn)
+        };
+        incoming.reserve(shares.iter().sum());
+        for (queue, count) in held.iter_mut().zip(shares) {
             for one in queue.drain(..count) {
                 let Stored { envelope, retries, crashes, published, .. } = &one.stored;
                 incoming.push(Incoming::Delivery(Delivery {
@@ -241,13 +249,22 @@ impl Shared {
             && !self.running.borrow().get(&settlement.tag).is_some_and(unique)
     }
 
+    /// As many as were ever handed out at a time, which is the prefetch at most.
+    fn keep(&self, mut envelope: Arc<Envelope>) {
+        if let Some(place) = Arc::get_mut(&mut envelope) {
+            // Those may be large.
+            (place.body, place.headers) = (Vec::new(), BTreeMap::new());
+            self.memory.borrow_mut().push(envelope);
+        }
+    }
+
     fn tell(&self, batch: &[Settlement]) -> Vec<Settled> {
         let settled = batch.iter().map(|settlement| {
             let held = self.running.borrow_mut().remove(&settlement.tag);
-            match held {
-                Some(held) if self.ack(held.amqp, held.tag.epoch) => Settled::Done,
-                _ => Settled::Lost,
-            }
+            let Some(Held { tag, amqp, stored, .. }) = held else { return Settled::Lost };
+            let acked = self.ack(amqp, tag.epoch);
+            self.keep(stored.envelope);
+            if acked { Settled::Done } else { Settled::Lost }
         });
         let settled = settled.collect();
         if self.holds() > 0 {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -252,11 +253,17 @@ impl Core {
         }
     }
 
-    /// A message of ours, found at that time and read; `None` if its properties cannot be.
-    pub(super) fn read(queue: &str, kind: QueueKind, delivery: &mut Delivery, found: Timestamp) -> Option<Stored> {
+    /// A message of ours, found at that time and read into that memory; `None` if its properties cannot be.
+    pub(super) fn read(
+        queue: &str,
+        kind: QueueKind,
+        delivery: &mut Delivery,
+        found: Timestamp,
+        memory: Option<Arc<Envelope>>,
+    ) -> Option<Stored> {
         let properties = delivery.properties.glance().ok()?;
         let body = std::mem::take(&mut delivery.body);
-        Some(message::read(queue, &properties, body, found, kind == QueueKind::Quorum))
+        Some(message::read(queue, &properties, body, found, kind == QueueKind::Quorum, memory))
     }
 
     /// Reads a log to its end, from its beginning or behind an entry; each comes with its place.
@@ -339,7 +346,7 @@ pub(super) fn reading(log: &str, behind: Option<i64>) -> Consume {
 /// Where an entry stands in its log.
 pub(super) fn offset(delivery: &Delivery) -> Option<i64> {
     delivery.properties.glance().ok()?.headers.find_map(|header| match header {
-        ("x-stream-offset", Field::Integer(offset)) => Some(offset),
+        (b"x-stream-offset", Field::Integer(offset)) => Some(offset),
         _ => None,
     })
 }

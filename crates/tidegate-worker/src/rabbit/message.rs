@@ -138,25 +138,25 @@ struct Own<'a> {
 
 impl<'a> Own<'a> {
     /// Whether the header is tidegate's or the broker's.
-    fn hear(&mut self, name: &str, field: Field<'a>) -> bool {
+    fn hear(&mut self, name: &[u8], field: Field<'a>) -> bool {
         let integer = || if let Field::Integer(number) = field { Some(number) } else { None };
         let text = || if let Field::Text(text) = field { Some(text) } else { None };
         match name {
-            "tg-published" => self.published = integer(),
-            "tg-retries" => self.retries = integer(),
-            "tg-crashes" => self.crashes = integer(),
-            "tg-priority" => self.priority = integer(),
-            "tg-eta" => self.eta = integer(),
-            "tg-expires" => self.expires = integer(),
-            "tg-unique" => self.unique = text(),
-            "tg-unique-hold-ms" => self.unique_hold_ms = integer(),
-            "tg-unique-past-settle" => self.unique_past_settle = matches!(field, Field::Boolean(true)),
-            "tg-dead-at" => self.dead_at = integer(),
-            "tg-dead-reason" => self.dead_reason = text(),
-            "tg-dead-traceback" => self.dead_traceback = text(),
-            "x-first-death-reason" => self.first_death_reason = text(),
-            "x-delivery-count" => self.delivery_count = integer(),
-            _ => return name.starts_with("tg-") || name == "x-death" || name.starts_with("x-first-death-"),
+            b"tg-published" => self.published = integer(),
+            b"tg-retries" => self.retries = integer(),
+            b"tg-crashes" => self.crashes = integer(),
+            b"tg-priority" => self.priority = integer(),
+            b"tg-eta" => self.eta = integer(),
+            b"tg-expires" => self.expires = integer(),
+            b"tg-unique" => self.unique = text(),
+            b"tg-unique-hold-ms" => self.unique_hold_ms = integer(),
+            b"tg-unique-past-settle" => self.unique_past_settle = matches!(field, Field::Boolean(true)),
+            b"tg-dead-at" => self.dead_at = integer(),
+            b"tg-dead-reason" => self.dead_reason = text(),
+            b"tg-dead-traceback" => self.dead_traceback = text(),
+            b"x-first-death-reason" => self.first_death_reason = text(),
+            b"x-delivery-count" => self.delivery_count = integer(),
+            _ => return name.starts_with(b"tg-") || name == b"x-death" || name.starts_with(b"x-first-death-"),
         }
         true
     }
@@ -175,12 +175,19 @@ fn instant(nanos: Option<i64>) -> Option<Timestamp> {
 }
 
 /// Reads a message of `queue`. `found` is when it was, for a producer that does not say when it published. A `counted` queue is
-/// one whose broker counts crashes.
-pub(super) fn read(queue: &str, properties: &Glance<'_>, body: Vec<u8>, found: Timestamp, counted: bool) -> Stored {
+/// one whose broker counts crashes. `memory` is that of an envelope nobody needs any more.
+pub(super) fn read(
+    queue: &str,
+    properties: &Glance<'_>,
+    body: Vec<u8>,
+    found: Timestamp,
+    counted: bool,
+    memory: Option<Arc<Envelope>>,
+) -> Stored {
     let (mut own, mut headers) = (Own::default(), BTreeMap::new());
     for (name, field) in properties.headers {
         if !own.hear(name, field) {
-            headers.insert(name.to_owned(), to_json(field));
+            headers.insert(lossy(name), to_json(field));
         }
     }
     for (name, value) in [
@@ -217,13 +224,26 @@ pub(super) fn read(queue: &str, properties: &Glance<'_>, body: Vec<u8>, found: T
     });
     let dead = dead.or_else(|| own.first_death_reason.map(|reason| broker_death(reason, found)));
     let handed_out = if counted { count(own.delivery_count) } else { 0 };
+    let envelope = placed(memory, queue, |queue| Envelope { id, queue, priority, eta, expires, unique, headers, body });
     Stored {
-        envelope: Arc::new(Envelope { id, queue: queue.to_owned(), priority, eta, expires, unique, headers, body }),
+        envelope,
         retries: count(own.retries).max(foreign.retries),
         crashes: count(own.crashes).saturating_add(handed_out),
         published: instant(own.published).unwrap_or(found),
         dead: dead.map(Box::new),
     }
+}
+
+/// An envelope of this queue, in the memory of another if nobody else has that.
+fn placed(memory: Option<Arc<Envelope>>, queue: &str, envelope: impl FnOnce(String) -> Envelope) -> Arc<Envelope> {
+    let Some(mut memory) = memory else { return Arc::new(envelope(queue.to_owned())) };
+    let Some(place) = Arc::get_mut(&mut memory) else { return Arc::new(envelope(queue.to_owned())) };
+    let mut name = std::mem::take(&mut place.queue);
+    if name != queue {
+        queue.clone_into(&mut name);
+    }
+    *place = envelope(name);
+    memory
 }
 
 /// What a message that is none of ours says of itself.
@@ -288,7 +308,7 @@ fn to_json(field: Field<'_>) -> Value {
         Field::Timestamp(seconds) => seconds.into(),
         Field::Array(fields) => fields.map(to_json).collect(),
         Field::Table(headers) => {
-            let values = headers.map(|(name, field)| (name.to_owned(), to_json(field)));
+            let values = headers.map(|(name, field)| (lossy(name), to_json(field)));
             Value::Object(values.collect::<Map<_, _>>())
         }
         _ => Value::Null,
@@ -302,7 +322,7 @@ mod tests {
     use tidegate_amqp::RawProperties;
 
     fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, found: Timestamp) -> Stored {
-        super::read(queue, &RawProperties::from(properties).glance().unwrap(), body, found, false)
+        super::read(queue, &RawProperties::from(properties).glance().unwrap(), body, found, false, None)
     }
 
     fn at(nanos: i128) -> Timestamp {

@@ -219,7 +219,7 @@ fn take(
 ) {
     let Source { at, delayed, kind, .. } = *source;
     let queue = &shared.subscription.queues[at];
-    let Some(mut stored) = Core::read(queue, kind, &mut delivery, now) else {
+    let Some(mut stored) = Core::read(queue, kind, &mut delivery, now, shared.memory.borrow_mut().pop()) else {
         tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
         connection.settle(delivery.tag, Settle::Reject);
         return;

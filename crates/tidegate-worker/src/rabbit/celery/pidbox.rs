@@ -71,7 +71,7 @@ async fn serve_once(shared: &Rc<Shared>, backoff: &mut Backoff) -> BrokerError {
 fn hear(shared: &Rc<Shared>, delivery: &tidegate_amqp::Delivery) -> Option<(Value, ReplyTo)> {
     if let Ok(mut properties) = delivery.properties.glance() {
         let clock = properties.headers.find_map(|header| match header {
-            ("clock", Field::Integer(clock)) => u64::try_from(clock).ok(),
+            (b"clock", Field::Integer(clock)) => u64::try_from(clock).ok(),
             _ => None,
         });
         shared.sender.borrow_mut().adjust(clock.unwrap_or(0));
