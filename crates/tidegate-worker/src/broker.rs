@@ -147,7 +147,6 @@ pub enum Published {
 /// Something for the worker.
 #[derive(Debug)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "nearly all of them are deliveries; a box each would cost more")]
 pub enum Incoming {
     /// A task to run.
     Delivery(Delivery),

@@ -96,7 +96,8 @@ impl Mode for Coroutines {
         };
         let (running, ended) = (Counted::new(&self.running), Rc::clone(&self.ended));
         let Job { task, soft_limit, hard_limit, stop } = job;
-        let context = TaskContext::named(Arc::clone(name), &task, soft_limit, hard_limit, LoopHandle::current().time());
+        let now = LoopHandle::current().time();
+        let context = TaskContext::named(Arc::clone(name), &task, soft_limit, hard_limit, now);
         // Called before there is a future, which would have to carry all that the handler takes.
         let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
         let mut call = match called {

@@ -100,6 +100,7 @@ pub(crate) struct Hands {
     /// Of tasks that have left; whose nobody else holds any more and nobody has set is the next task's.
     spare: RefCell<Vec<Rc<StopSignal>>>,
     /// The memory of tasks that were settled, for the next ones.
+    #[expect(clippy::vec_box, reason = "it is the boxes that are kept")]
     memory: RefCell<Vec<Box<Known>>>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tidegate_amqp::{Connection, Settle};
-use tidegate_loop::{Task, timeout};
+use tidegate_loop::{Task, spawn, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
@@ -162,7 +162,7 @@ impl Shared {
     }
 
     /// What is there for the worker now.
-    fn take(&self) -> Vec<Incoming> {
+    fn take(self: &Rc<Self>) -> Vec<Incoming> {
         let mut incoming: Vec<Incoming> = self.notices.borrow_mut().drain(..).collect();
         if self.stopped.get() {
             return incoming;
@@ -180,6 +180,11 @@ impl Shared {
         incoming.reserve(shares.iter().sum());
         for (queue, count) in held.iter_mut().zip(shares) {
             for one in queue.drain(..count) {
+                // Revoked while it lay here, where nobody looks for it.
+                if self.is_revoked(&one.stored.envelope.id) {
+                    drop(spawn(supervisor::finish(Rc::clone(self), one, TaskState::Revoked)));
+                    continue;
+                }
                 let Stored { envelope, retries, crashes, published, .. } = &one.stored;
                 incoming.push(Incoming::Delivery(Delivery {
                     tag: one.tag,
@@ -194,7 +199,7 @@ impl Shared {
         incoming
     }
 
-    async fn receive(&self) -> Result<Vec<Incoming>, BrokerError> {
+    async fn receive(self: &Rc<Self>) -> Result<Vec<Incoming>, BrokerError> {
         loop {
             if self.closed.get() {
                 return Err(BrokerError::Closed);

@@ -263,7 +263,7 @@ fn take(
 }
 
 /// A task that must not run leaves with a result.
-async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
+pub(super) async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
     let Held { stored, amqp, tag, .. } = held;
     let envelope = &stored.envelope;
     let done = async {
