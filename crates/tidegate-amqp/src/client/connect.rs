@@ -27,8 +27,9 @@ pub struct Options {
     pub body_bytes_max: u64,
     /// Whether the broker confirms what is published; it does unless set.
     pub confirms: bool,
-    /// For how long acknowledgements may wait for others to go along with, which saves both ends work; not at all unless set.
-    /// They never wait while anything else is sent, nor once they are a quarter of the prefetch.
+    /// For how long what is [settled lazily](crate::Connection::settle_lazily) may wait for others to go along with, which
+    /// saves both ends work; not at all unless set. It never waits while anything else is sent, nor once it is a quarter of
+    /// the prefetch.
     pub ack_patience: Duration,
 }
 

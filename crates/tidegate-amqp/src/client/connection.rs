@@ -296,12 +296,21 @@ impl Connection {
     }
 
     /// Settles a delivery; it is told to the broker together with everything else that is settled before the coroutine's next
-    /// turn, or within the [patience](Options::ack_patience) there is. `false`: the tag is of an earlier channel, unknown, or
-    /// settled already.
+    /// turn. `false`: the tag is of an earlier channel, unknown, or settled already.
     pub fn settle(&self, tag: Tag, settle: Settle) -> bool {
+        self.settle_by(|session| session.settle(tag, settle))
+    }
+
+    /// As [`settle`](Self::settle), and the broker may learn of it later, within the [patience](Options::ack_patience) there
+    /// is: for what costs less to do again than to tell at once.
+    pub fn settle_lazily(&self, tag: Tag, settle: Settle) -> bool {
+        self.settle_by(|session| session.settle_lazily(tag, settle))
+    }
+
+    fn settle_by(&self, settle: impl FnOnce(&mut Session) -> bool) -> bool {
         let (settled, urgent) = {
             let session = &mut self.shared.inner.borrow_mut().session;
-            (session.settle(tag, settle), session.wants_transmit())
+            (settle(session), session.wants_transmit())
         };
         // Otherwise the driver has set its alarm.
         if settled && urgent {

@@ -169,6 +169,14 @@ impl Session {
 
     /// Settles a delivery. `false`: it is of an earlier epoch, unknown, or settled already, and nothing is said to the broker.
     pub fn settle(&mut self, tag: Tag, settle: Settle) -> bool {
+        let settled = self.settle_lazily(tag, settle);
+        self.acks_press |= settled;
+        settled
+    }
+
+    /// As [`settle`](Self::settle), and the broker may learn of it later, within the
+    /// [patience](SessionOptions::ack_patience) there is.
+    pub fn settle_lazily(&mut self, tag: Tag, settle: Settle) -> bool {
         self.channel.is_open() && tag.epoch == self.channel.epoch && self.channel.acks.settle(tag.number, settle)
     }
 
@@ -184,7 +192,7 @@ impl Session {
 
     /// Acknowledgements wait for nobody any more.
     pub(crate) fn flush_acks(&mut self) {
-        self.acks_due = None;
+        (self.acks_due, self.acks_press) = (None, false);
         let out = &mut self.out;
         self.channel.acks.flush(|frame| wire::put_ack(out, CHANNEL, frame));
     }

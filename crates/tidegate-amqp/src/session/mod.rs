@@ -48,8 +48,8 @@ pub struct SessionOptions {
     pub body_bytes_max: u64,
     /// Whether published messages are confirmed.
     pub confirms: bool,
-    /// For how long acknowledgements may wait for others to go along with; zero: not at all. They never wait while anything
-    /// else is sent, nor once they are a quarter of the prefetch: the broker would have to wait for them.
+    /// For how long what is [settled lazily](Session::settle_lazily) may wait for others to go along with; zero: not at all.
+    /// It never waits while anything else is sent, nor once it is a quarter of the prefetch: the broker would have to wait.
     pub ack_patience: Duration,
 }
 
@@ -114,6 +114,8 @@ pub struct Session {
     last_received: Instant,
     /// When acknowledgements that wait for company go out without it.
     acks_due: Option<Instant>,
+    /// There is one among them that does not wait.
+    acks_press: bool,
     channel: Channel,
     next_request: u64,
     properties: FieldTable,
@@ -135,6 +137,7 @@ impl Session {
             last_sent: now,
             last_received: now,
             acks_due: None,
+            acks_press: false,
             channel: Channel::default(),
             next_request: 1,
             properties: FieldTable::default(),
@@ -329,7 +332,7 @@ impl Session {
     }
 
     fn acks_may_wait(&self) -> bool {
-        !self.options.ack_patience.is_zero() && self.channel.is_dirty() && !self.channel.is_full()
+        !self.acks_press && !self.options.ack_patience.is_zero() && self.channel.is_dirty() && !self.channel.is_full()
     }
 
     /// Bytes waiting to be sent, acknowledgements aside.

@@ -358,8 +358,8 @@ fn acknowledgements_wait_for_company_but_not_for_ever() {
     peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::QosOk(basic::QosOk {})));
     peer.events();
     peer.hear();
-    (1..=5).for_each(|tag| peer.deliver(tag, b"x", 1));
-    let settle = |peer: &mut Peer, number| assert!(peer.session.settle(Tag { epoch: 1, number }, Settle::Ack));
+    (1..=7).for_each(|tag| peer.deliver(tag, b"x", 1));
+    let settle = |peer: &mut Peer, number| assert!(peer.session.settle_lazily(Tag { epoch: 1, number }, Settle::Ack));
     let acked = |peer: &mut Peer| match &peer.hear_methods()[..] {
         [] => 0,
         [AMQPClass::Basic(basic::AMQPMethod::Ack(ack)), ..] => ack.delivery_tag,
@@ -393,11 +393,18 @@ fn acknowledgements_wait_for_company_but_not_for_ever() {
         heard.iter().any(|said| matches!(said, AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) if ack.delivery_tag == 4))
     );
 
-    // Nor what is settled before the end.
+    // Nor what was not settled lazily, and all others go along with it.
     settle(&mut peer, 5);
     assert_eq!(acked(&mut peer), 0);
+    assert!(peer.session.settle(Tag { epoch: 1, number: 6 }, Settle::Ack));
+    assert!(peer.session.wants_transmit());
+    assert_eq!(acked(&mut peer), 6);
+
+    // Nor what is settled before the end.
+    settle(&mut peer, 7);
+    assert_eq!(acked(&mut peer), 0);
     peer.session.close();
-    assert_eq!(acked(&mut peer), 5);
+    assert_eq!(acked(&mut peer), 7);
 }
 
 #[test]

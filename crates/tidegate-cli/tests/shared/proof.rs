@@ -96,7 +96,8 @@ fn killed(broker: impl Fn(&Path) -> Vec<String>) {
     let setting = setting(broker, 4, 75);
     let crew = &setting.crew;
     let key = key(crew);
-    let [one, two] = ["one", "two"].map(|name| crew.worker(name, 10, &["--prefetch", "12", "--api-key-file", &key]));
+    // No more held than can run: a page that was answered and that the broker has not been told of counts as in flight.
+    let [one, two] = ["one", "two"].map(|name| crew.worker(name, 10, &["--prefetch", "10", "--api-key-file", &key]));
     // Who asks may state the limits as well, and then he has to mean the same.
     let asker = crew.explain(&["--page-concurrency", "25", "--file-concurrency", "4"]);
     setting.server.wait_until(|stats| stats.answered >= 100);

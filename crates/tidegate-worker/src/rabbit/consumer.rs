@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tidegate_amqp::{Connection, Settle};
-use tidegate_loop::{Task, spawn, timeout};
+use tidegate_loop::{LoopHandle, Task, spawn, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
@@ -30,6 +30,10 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// What a lost connection sends back comes within this time, unless others take it.
 const PARDONED_FOR: Duration = Duration::from_secs(30);
 
+/// How long the acknowledgement of a brief task may wait for others: for that the broker is spoken to once for many tasks.
+/// Those that ended within this time before a worker dies are run again, as is what ran.
+pub(super) const ACK_PATIENCE: Duration = Duration::from_millis(5);
+
 /// A delivery of the current connection.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -38,6 +42,15 @@ pub(super) struct Held {
     pub(super) tag: Tag,
     pub(super) amqp: tidegate_amqp::Tag,
     pub(super) stored: Stored,
+    /// Since when the worker has it.
+    pub(super) handed_out: Option<Instant>,
+}
+
+impl Held {
+    /// Whether it took so little that doing it again costs less than telling the broker of it alone.
+    fn is_brief(&self, now: Instant) -> bool {
+        self.handed_out.is_some_and(|since| now.saturating_duration_since(since) < ACK_PATIENCE)
+    }
 }
 
 pub(super) struct Shared {
@@ -157,8 +170,11 @@ impl Shared {
 
     /// Tells the broker, if it is still the same connection.
     pub(super) fn ack(&self, tag: tidegate_amqp::Tag, epoch: u32) -> bool {
-        epoch == self.epoch.get()
-            && self.connection.borrow().as_ref().is_some_and(|connection| connection.settle(tag, Settle::Ack))
+        self.ack_by(epoch, |connection| connection.settle(tag, Settle::Ack))
+    }
+
+    fn ack_by(&self, epoch: u32, ack: impl FnOnce(&Connection) -> bool) -> bool {
+        epoch == self.epoch.get() && self.connection.borrow().as_ref().is_some_and(|connection| ack(connection))
     }
 
     /// What is there for the worker now.
@@ -178,8 +194,9 @@ impl Shared {
             share(&waiting, room, turn)
         };
         incoming.reserve(shares.iter().sum());
+        let now = Some(LoopHandle::current().time());
         for (queue, count) in held.iter_mut().zip(shares) {
-            for one in queue.drain(..count) {
+            for mut one in queue.drain(..count) {
                 // Revoked while it lay here, where nobody looks for it.
                 if self.is_revoked(&one.stored.envelope.id) {
                     drop(spawn(supervisor::finish(Rc::clone(self), one, TaskState::Revoked)));
@@ -193,6 +210,7 @@ impl Shared {
                     crashes: *crashes,
                     published: *published,
                 }));
+                one.handed_out = now;
                 running.insert(one.tag, one);
             }
         }
@@ -263,12 +281,18 @@ impl Shared {
         }
     }
 
-    fn tell(&self, batch: &[Settlement]) -> Vec<Settled> {
+    /// `lazily`: the brief ones need not be told at once.
+    fn tell(&self, batch: &[Settlement], lazily: bool) -> Vec<Settled> {
+        let now = LoopHandle::current().time();
         let settled = batch.iter().map(|settlement| {
             let held = self.running.borrow_mut().remove(&settlement.tag);
-            let Some(Held { tag, amqp, stored, .. }) = held else { return Settled::Lost };
-            let acked = self.ack(amqp, tag.epoch);
-            self.keep(stored.envelope);
+            let Some(held) = held else { return Settled::Lost };
+            let acked = if lazily && held.is_brief(now) {
+                self.ack_by(held.tag.epoch, |connection| connection.settle_lazily(held.amqp, Settle::Ack))
+            } else {
+                self.ack(held.amqp, held.tag.epoch)
+            };
+            self.keep(held.stored.envelope);
             if acked { Settled::Done } else { Settled::Lost }
         });
         let settled = settled.collect();
@@ -280,7 +304,7 @@ impl Shared {
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
         if batch.iter().all(|settlement| self.is_plain(settlement)) {
-            return Ok(self.tell(batch));
+            return Ok(self.tell(batch, true));
         }
         let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
         let (mut following, now) = (self.core.following(), self.core.now());
@@ -310,7 +334,8 @@ impl Shared {
         if !results.is_empty() {
             self.core.store_results(&results).await?;
         }
-        let settled = self.tell(batch);
+        // What was written for them is not to be written twice.
+        let settled = self.tell(batch, false);
         for envelope in &released {
             // The key lets go of itself in time.
             if let Err(error) = self.core.release(envelope).await {

@@ -9,7 +9,7 @@ use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
 use super::backoff::Backoff;
-use super::consumer::{Held, Shared};
+use super::consumer::{ACK_PATIENCE, Held, Shared};
 use super::core::{Core, Place};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::topology::QueueKind;
@@ -19,10 +19,6 @@ use crate::codec::dramatiq;
 
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long an acknowledgement may wait for others. What ended within this time before a worker dies is run again, as is what
-/// ran; for that the broker is spoken to once for many tasks.
-const ACK_PATIENCE: Duration = Duration::from_millis(5);
 
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
@@ -234,7 +230,7 @@ fn take(
         stored.crashes = stored.crashes.saturating_sub(1);
     }
     let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
-    let held = Held { at, tag, amqp: delivery.tag, stored };
+    let held = Held { at, tag, amqp: delivery.tag, stored, handed_out: None };
     let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
         Some(copy @ None) => {
             *copy = Some(held);
