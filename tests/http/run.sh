@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
+# shellcheck source=tests/selection.sh
+. tests/selection.sh
 
 # nginx lives where only root looks.
 export PATH="$PATH:/usr/sbin"
@@ -16,11 +18,10 @@ done
 # Two ends of a thousand connections, and some.
 [ "$(ulimit -n)" = unlimited ] || [ "$(ulimit -n)" -ge 4096 ] || ulimit -n 4096
 
-cargo clippy -p tidegate-http --test peers --features peers --locked --quiet -- -D warnings
 # One at a time: memory is measured by the process.
-cargo test -p tidegate-http --test peers --features peers --locked --quiet -- --test-threads=1 --nocapture
+cargo test "${selection[@]}" --test http_peers -- --test-threads=1 --nocapture
 
-cargo build -p tidegate-http --examples --locked --quiet
+cargo build "${selection[@]}" --example fetch --example hello
 examples=${CARGO_TARGET_DIR:-target}/debug/examples
 fail() {
     echo "$1" >&2

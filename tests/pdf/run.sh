@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
+# shellcheck source=tests/selection.sh
+. tests/selection.sh
 
 # need COMMAND PACKAGE
 need() {
@@ -17,7 +19,7 @@ need dpkg-deb dpkg
 need pdftotext poppler-utils
 need python3 python3
 
-cargo build -p tidegate-pdf --example pdf_pages --locked --quiet
+cargo build "${selection[@]}" --example pdf_pages
 program=$PWD/${CARGO_TARGET_DIR:-target}/debug/examples/pdf_pages
 
 # English, and Japanese for another script; 4 MB together. Downloaded, not installed.

@@ -3,6 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
+# shellcheck source=tests/selection.sh
+. tests/selection.sh
 node=tests/rabbit/node.sh
 
 "$node" make "$scratch/rabbit"
@@ -23,15 +25,11 @@ python3 -m venv "$scratch/python"
 "$scratch/python/bin/pip" install --quiet 'celery[redis]==5.7.0' 'dramatiq[rabbitmq]==2.2.1' 'flower==2.2.0'
 export TIDEGATE_PYTHON="$scratch/python/bin/python"
 
-# One selection for all: what it needs is built once.
-selection=(-p tidegate-amqp -p tidegate-worker -p tidegate-cli --locked --quiet
-    --features tidegate-amqp/peers,tidegate-worker/amqp,tidegate-worker/peers,tidegate-cli/peers)
-cargo clippy "${selection[@]}" --test peers --test rabbit --test queue_rabbit -- -D warnings
 # One at a time: some tell the broker that its memory is full, or end it.
 one_at_a_time=(--test-threads=1)
 # Two nodes take longer than the short run has.
 [ -n "${TIDEGATE_SOAK:-}" ] || one_at_a_time+=(--skip cluster)
-cargo test "${selection[@]}" --test peers -- "${one_at_a_time[@]}"
+cargo test "${selection[@]}" --test amqp_peers -- "${one_at_a_time[@]}"
 worker=(cargo test "${selection[@]}" --test rabbit -- "${one_at_a_time[@]}")
 # First what restarts the broker, while there is little in it that must be read again.
 "${worker[@]}" --nocapture outages modes cluster
@@ -43,8 +41,7 @@ across=a_killed_worker_costs_its_pages_in_flight_through_rabbitmq
 [ -z "${TIDEGATE_SOAK:-}" ] || across=through_rabbitmq
 cargo test "${selection[@]}" --test shared -- "$across"
 
-# The guide's commands.
-cargo build "${selection[@]}" --bin tidegate
+# The guide's commands; the program was built for the tests.
 PATH="$PWD/${CARGO_TARGET_DIR:-target}/debug:$scratch/python/bin:$PATH"
 export PATH PYTHONPATH="$PWD/clients/python"
 # A port, because Celery's address of a socket is written otherwise than ours.
