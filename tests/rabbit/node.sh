@@ -89,13 +89,15 @@ case $verb in
             exec setsid "$bin/rabbitmq-server" </dev/null >"$dir/out.log" 2>&1
         ) &
         server=$!
-        # A start that is in the way of another's port, or fails otherwise, ends the server: then there is nothing to wait for.
-        timeout 120 "$bin/rabbitmqctl" --quiet wait --timeout 110 "$dir/pid" >"$dir/wait.log" 2>&1 || {
+        # Who asks in the middle of a start may be told ':noproc' for an answer, and asks again. A start that is in the way
+        # of another's port, or fails otherwise, ends the server: then there is nothing to wait for.
+        until timeout 120 "$bin/rabbitmqctl" --quiet wait --timeout 110 "$dir/pid" >"$dir/wait.log" 2>&1; do
+            if kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt 110 ]; then continue; fi
             echo "RabbitMQ does not start:" >&2
             tail -n 20 "$dir/out.log" "$dir/wait.log" >&2
             kill "$server" 2>/dev/null || true
             exit 1
-        }
+        done
         ;;
     stop)
         pid=$(cat "$dir/pid")
