@@ -21,9 +21,42 @@ const RUNS_MAX: usize = 128;
 /// Where bookings are counted, a number for each limit: empty until Redis has told. Shared by all of one call.
 pub(crate) type Stamps = Rc<OnceCell<Box<[u64]>>>;
 
+/// Where an entry's bookings are counted.
+pub(crate) struct Booked {
+    /// Of what it booked when it was let in.
+    stamps: Stamps,
+    /// What it turned out to cost beyond that, in the order it was booked: limit, where, amount.
+    later: Vec<(usize, Stamps, u64)>,
+}
+
+impl Booked {
+    pub(crate) fn at(stamps: &Stamps) -> Booked {
+        Booked { stamps: Rc::clone(stamps), later: Vec::new() }
+    }
+
+    /// Takes an amount back from where it is, the last booked first.
+    fn take_back(&mut self, limit: usize, mut amount: u64, mut returned: impl FnMut(Stamps, u64)) {
+        while amount > 0
+            && let Some(last) = self.later.iter().rposition(|later| later.0 == limit)
+        {
+            let (_, stamps, there) = &mut self.later[last];
+            let taken = amount.min(*there);
+            returned(Rc::clone(stamps), taken);
+            amount -= taken;
+            *there -= taken;
+            if *there == 0 {
+                self.later.remove(last);
+            }
+        }
+        if amount > 0 {
+            returned(Rc::clone(&self.stamps), amount);
+        }
+    }
+}
+
 /// What somebody who was let in has.
 pub(crate) enum Grant {
-    Shared { stamps: Stamps, asked_at: Instant },
+    Shared { booked: Booked, asked_at: Instant },
     Local(Lease),
 }
 
@@ -201,33 +234,34 @@ impl Core {
     }
 
     /// Takes back what is booked for `cost` beyond `actual`, and books what is missing.
-    pub(crate) fn settle(&mut self, stamps: &Stamps, cost: &Cost, actual: Option<&Cost>) {
+    pub(crate) fn settle(&mut self, booked: &mut Booked, cost: &Cost, actual: Option<&Cost>) {
         for at in 0..self.spec.limits.len() {
-            let booked = self.spec.limits[at].cost_of(cost);
+            let before = self.spec.limits[at].cost_of(cost);
             let actual = actual.map_or(0, |actual| self.spec.limits[at].cost_of(actual));
-            if actual < booked {
-                self.returns.push((at, stamps.clone(), booked - actual));
+            if actual < before {
+                booked.take_back(at, before - actual, |stamps, amount| self.returns.push((at, stamps, amount)));
                 self.dirty = true;
-            } else if actual > booked {
-                self.books[at] += actual - booked;
-                self.stats.overdrawn += actual - booked;
+            } else if actual > before {
+                self.books[at] += actual - before;
+                booked.later.push((at, self.next_stamps.clone(), actual - before));
+                self.stats.overdrawn += actual - before;
                 self.dirty = true;
             }
         }
     }
 
-    /// What was booked earlier happens now; the stamps it has from now on.
-    pub(crate) fn restamp(&mut self, stamps: &Stamps, cost: &Cost) -> Stamps {
+    /// What was booked earlier happens now, and is counted with the next call.
+    pub(crate) fn restamp(&mut self, booked: &mut Booked, cost: &Cost) {
         for (at, spec) in self.spec.limits.iter().enumerate() {
             let amount = spec.cost_of(cost);
             if amount > 0 && matches!(spec.kind(), Kind::Strict { .. }) {
-                self.returns.push((at, stamps.clone(), amount));
+                booked.take_back(at, amount, |stamps, amount| self.returns.push((at, stamps, amount)));
                 self.books[at] += amount;
             }
         }
         self.stats.restamped += 1;
         self.dirty = true;
-        self.next_stamps.clone()
+        booked.stamps = self.next_stamps.clone();
     }
 
     /// Books without asking: it has happened already.
@@ -405,7 +439,7 @@ impl Core {
         for waiter in batch.asked.drain(..granted) {
             self.grant(
                 &waiter,
-                Grant::Shared { stamps: batch.stamps.clone(), asked_at: batch.asked_at },
+                Grant::Shared { booked: Booked::at(&batch.stamps), asked_at: batch.asked_at },
                 sent_at,
                 wake,
             );
@@ -438,7 +472,7 @@ impl Core {
     }
 
     /// Lets somebody in; if he has gone meanwhile, everything is taken back.
-    pub(crate) fn grant(&mut self, waiter: &Waiter, grant: Grant, now: Instant, wake: &mut Vec<Waker>) {
+    pub(crate) fn grant(&mut self, waiter: &Waiter, mut grant: Grant, now: Instant, wake: &mut Vec<Waker>) {
         let mut fate = waiter.fate.borrow_mut();
         self.held += 1;
         match &*fate {
@@ -452,8 +486,8 @@ impl Core {
             _ => {
                 drop(fate);
                 self.stats.refunded += 1;
-                if let Grant::Shared { stamps, .. } = &grant {
-                    self.settle(stamps, &waiter.cost, None);
+                if let Grant::Shared { booked, .. } = &mut grant {
+                    self.settle(booked, &waiter.cost, None);
                 }
                 self.release();
             }

@@ -107,13 +107,35 @@ fn a_booking_that_was_moved_is_settled_where_it_is() {
     join(&mut core, 100, now);
     let mut batch = core.batch(now);
     answer(&mut core, &mut batch, "1000 900 1 0 0 1000 0 1 17 100", now);
-    let before = batch.stamps.clone();
-    let after = core.restamp(&before, &Cost::tokens(100));
+    let mut booked = Booked::at(&batch.stamps);
+    core.restamp(&mut booked, &Cost::tokens(100));
     let mut batch = core.batch(now);
     assert_eq!((&*batch.returns, &*batch.books), (&[(1, 17, 100)][..], &[0, 100][..]));
     answer(&mut core, &mut batch, "2000 900 0 0 0 2000 0 1 18 100", now);
-    core.settle(&after, &Cost::tokens(100), Some(&Cost::tokens(30)));
+    core.settle(&mut booked, &Cost::tokens(100), Some(&Cost::tokens(30)));
     assert_eq!(core.batch(now).returns, [(1, 18, 70)]);
+}
+
+#[test]
+fn what_it_cost_beyond_its_booking_is_taken_back_where_it_was_booked() {
+    let (mut core, now) = (core(), Instant::now());
+    join(&mut core, 100, now);
+    let mut batch = core.batch(now);
+    answer(&mut core, &mut batch, "1000 900 1 0 0 1000 0 1 17 100", now);
+    let mut booked = Booked::at(&batch.stamps);
+    for (cost, actual, stamp) in [(100, 130, 18), (130, 150, 19)] {
+        core.settle(&mut booked, &Cost::tokens(cost), Some(&Cost::tokens(actual)));
+        let mut batch = core.batch(now);
+        assert_eq!((batch.returns.len(), &*batch.books), (0, &[0, actual - cost][..]));
+        answer(&mut core, &mut batch, &format!("2000 900 0 0 0 2000 0 1 {stamp} {actual}"), now);
+    }
+    // The last booked first.
+    core.settle(&mut booked, &Cost::tokens(150), Some(&Cost::tokens(125)));
+    let mut batch = core.batch(now);
+    assert_eq!(batch.returns, [(1, 19, 20), (1, 18, 5)]);
+    answer(&mut core, &mut batch, "3000 900 0 0 0 3000 0 1 20 125", now);
+    core.settle(&mut booked, &Cost::tokens(125), None);
+    assert_eq!(core.batch(now).returns, [(1, 18, 25), (1, 17, 100)]);
 }
 
 #[test]

@@ -142,10 +142,9 @@ impl SharedLease {
         let shared = &self.handle.shared;
         match self.grant.as_mut().expect("there until it is dropped") {
             Grant::Local(lease) => lease.sent(),
-            Grant::Shared { stamps, asked_at } => {
+            Grant::Shared { booked, asked_at } => {
                 if shared.now().saturating_duration_since(*asked_at) > shared.late_after {
-                    let fresh = shared.core.borrow_mut().restamp(stamps, &self.cost);
-                    *stamps = fresh;
+                    shared.core.borrow_mut().restamp(booked, &self.cost);
                     shared.wake();
                 }
             }
@@ -157,9 +156,9 @@ impl SharedLease {
     pub fn settle(&mut self, actual: Cost) {
         match self.grant.as_mut().expect("there until it is dropped") {
             Grant::Local(lease) => lease.settle(actual.clone()),
-            Grant::Shared { stamps, .. } => {
+            Grant::Shared { booked, .. } => {
                 let shared = &self.handle.shared;
-                shared.core.borrow_mut().settle(stamps, &self.cost, Some(&actual));
+                shared.core.borrow_mut().settle(booked, &self.cost, Some(&actual));
                 shared.wake();
             }
         }
@@ -200,10 +199,10 @@ impl Drop for SharedLease {
                     lease.refund();
                 }
             }
-            Grant::Shared { stamps, .. } => {
+            Grant::Shared { mut booked, .. } => {
                 if !self.sent {
                     core.stats.refunded += 1;
-                    core.settle(&stamps, &self.cost, None);
+                    core.settle(&mut booked, &self.cost, None);
                 }
                 core.release();
                 drop(core);
