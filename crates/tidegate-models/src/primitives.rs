@@ -16,12 +16,20 @@ mod sync {
             Self(loom::sync::Mutex::new(state))
         }
 
-        pub(crate) fn with<R>(&self, section: impl FnOnce(&mut S) -> R) -> R {
-            section(&mut self.0.lock().unwrap())
+        pub(crate) fn enter(&self) -> Inside<'_, S> {
+            Inside(self.0.lock().unwrap())
         }
 
-        pub(crate) fn try_with<R>(&self, section: impl FnOnce(&mut S) -> R) -> Option<R> {
-            self.0.try_lock().ok().map(|mut state| section(&mut state))
+        pub(crate) fn try_enter(&self) -> Option<Inside<'_, S>> {
+            self.0.try_lock().ok().map(Inside)
+        }
+    }
+
+    pub(crate) struct Inside<'a, S>(loom::sync::MutexGuard<'a, S>);
+
+    impl<S> Inside<'_, S> {
+        pub(crate) fn reach<R>(&mut self, section: impl FnOnce(&mut S) -> R) -> R {
+            section(&mut self.0)
         }
     }
 

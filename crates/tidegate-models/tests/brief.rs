@@ -13,10 +13,10 @@ fn sections_exclude_each_other_and_see_what_the_last_one_did() {
     check(|| {
         let count = Arc::new(Brief::new(0));
         let other = Arc::clone(&count);
-        let thread = thread::spawn(move || other.with(|count| *count += 1));
-        count.with(|count| *count += 1);
+        let thread = thread::spawn(move || other.enter().reach(|count| *count += 1));
+        count.enter().reach(|count| *count += 1);
         thread.join().unwrap();
-        assert_eq!(count.with(|count| *count), 2);
+        assert_eq!(count.enter().reach(|count| *count), 2);
     });
 }
 
@@ -25,10 +25,29 @@ fn trying_never_waits_and_never_shares() {
     check(|| {
         let count = Arc::new(Brief::new(0));
         let other = Arc::clone(&count);
-        let thread = thread::spawn(move || other.try_with(|count| *count += 1).is_some());
-        let mine = count.try_with(|count| *count += 1).is_some();
+        let thread = thread::spawn(move || try_to_count(&other));
+        let mine = try_to_count(&count);
         let theirs = thread.join().unwrap();
         assert!(mine || theirs);
-        assert_eq!(count.with(|count| *count), i32::from(mine) + i32::from(theirs));
+        assert_eq!(count.enter().reach(|count| *count), i32::from(mine) + i32::from(theirs));
     });
+}
+
+#[test]
+fn who_reaches_twice_lets_nobody_in_between() {
+    check(|| {
+        let count = Arc::new(Brief::new(0));
+        let other = Arc::clone(&count);
+        let thread = thread::spawn(move || other.enter().reach(|count| *count += 1));
+        let mut inside = count.enter();
+        let found = inside.reach(|count| *count);
+        assert_eq!(inside.reach(|count| std::mem::replace(count, 2 * found + 1)), found);
+        drop(inside);
+        thread.join().unwrap();
+        assert!([2, 3].contains(&count.enter().reach(|count| *count)));
+    });
+}
+
+fn try_to_count(count: &Brief<i32>) -> bool {
+    count.try_enter().map(|mut inside| inside.reach(|count| *count += 1)).is_some()
 }

@@ -27,45 +27,45 @@ impl<S> Brief<S> {
     }
 
     #[inline]
-    pub fn with<R>(&self, section: impl FnOnce(&mut S) -> R) -> R {
-        let _held = self.try_take().unwrap_or_else(|| self.wait());
-        // SAFETY: `_held` is the only one there is.
-        self.state.with_mut(|state| section(unsafe { &mut *state }))
+    pub fn enter(&self) -> Inside<'_, S> {
+        self.try_enter().unwrap_or_else(|| self.wait())
     }
 
     /// `None` while somebody is inside.
-    pub fn try_with<R>(&self, section: impl FnOnce(&mut S) -> R) -> Option<R> {
-        let _held = self.try_take()?;
-        // SAFETY: as above.
-        Some(self.state.with_mut(|state| section(unsafe { &mut *state })))
-    }
-
     #[inline]
-    fn try_take(&self) -> Option<Held<'_>> {
-        self.taken.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Held(&self.taken))
+    pub fn try_enter(&self) -> Option<Inside<'_, S>> {
+        self.taken.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Inside(self))
     }
 
     #[cold]
-    fn wait(&self) -> Held<'_> {
+    fn wait(&self) -> Inside<'_, S> {
         let mut round = 0;
         loop {
             pause(round);
             round = round.saturating_add(1);
             if !self.taken.load(Relaxed)
-                && let Some(held) = self.try_take()
+                && let Some(inside) = self.try_enter()
             {
-                return held;
+                return inside;
             }
         }
     }
 }
 
-/// A lock that is taken; let go when this is dropped, be it by unwinding.
-struct Held<'a>(&'a AtomicBool);
+/// A lock that is taken, by this alone; let go when this is dropped, be it by unwinding.
+pub struct Inside<'a, S>(&'a Brief<S>);
 
-impl Drop for Held<'_> {
+impl<S> Inside<'_, S> {
+    #[inline]
+    pub fn reach<R>(&mut self, section: impl FnOnce(&mut S) -> R) -> R {
+        // SAFETY: this is the only one there is, and it is borrowed for as long.
+        self.0.state.with_mut(|state| section(unsafe { &mut *state }))
+    }
+}
+
+impl<S> Drop for Inside<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        self.0.store(false, Release);
+        self.0.taken.store(false, Release);
     }
 }

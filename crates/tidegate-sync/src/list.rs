@@ -43,7 +43,9 @@ const WAITING: u8 = 0;
 const GRANTED: u8 = 1;
 const REFUSED: u8 = 2;
 
-/// A waiter, as its list sees it.
+/// A waiter, as its list sees it. In this order: the links last, where a new node can be left as it is behind what is
+/// written. In between, the compiler has been seen to clear them.
+#[repr(C)]
 pub(super) struct Node<P> {
     /// Of a node that has joined a list.
     status: AtomicU8,

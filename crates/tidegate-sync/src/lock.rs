@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::task::Waker;
 
-use super::sync::Brief;
+use super::sync::{Brief, Inside};
 
 /// State that is only touched in a section: [`with`](Lock::with) wakers to wake, with [one](Lock::hand_over) at most, or
 /// with [none](Lock::quietly).
@@ -20,15 +20,19 @@ impl<S> Lock<S> {
     /// Runs `section` alone with the state, then, unlocked, wakes whom it collected.
     #[inline]
     pub(super) fn with<R>(&self, section: impl FnOnce(&mut S, &mut Wakes) -> R) -> R {
-        // Dropped, and thereby woken, after the lock is let go, even when unwinding.
-        let mut wakes = Wakes::new();
-        self.0.with(|state| section(state, &mut wakes))
+        waking(self.0.enter(), section)
+    }
+
+    /// For sections that seldom have to wake anybody: inside, to go on with [`waking`] if need be.
+    #[inline]
+    pub(super) fn enter(&self) -> Inside<'_, S> {
+        self.0.enter()
     }
 
     /// Runs `section` alone with the state, then, unlocked, wakes whom it returned. False if that was nobody.
     #[inline]
     pub(super) fn hand_over(&self, section: impl FnOnce(&mut S) -> Option<Waker>) -> bool {
-        let next = self.0.with(section);
+        let next = self.quietly(section);
         let handed = next.is_some();
         if let Some(waker) = next {
             waker.wake();
@@ -39,13 +43,22 @@ impl<S> Lock<S> {
     /// Runs `section` alone with the state.
     #[inline]
     pub(super) fn quietly<R>(&self, section: impl FnOnce(&mut S) -> R) -> R {
-        self.0.with(section)
+        self.0.enter().reach(section)
     }
 
     /// For `Debug`, which must not wait: `None` while somebody is inside.
     pub(super) fn try_peek<R>(&self, look: impl FnOnce(&S) -> R) -> Option<R> {
-        self.0.try_with(|state| look(state))
+        self.0.try_enter().map(|mut inside| inside.reach(|state| look(state)))
     }
+}
+
+/// Runs `section` where one is inside, then, unlocked, wakes whom it collected.
+#[inline]
+pub(super) fn waking<S, R>(inside: Inside<'_, S>, section: impl FnOnce(&mut S, &mut Wakes) -> R) -> R {
+    // Dropped, and thereby woken, after the lock is let go, even when unwinding: what is declared last goes first.
+    let mut wakes = Wakes::new();
+    let mut inside = inside;
+    inside.reach(|state| section(state, &mut wakes))
 }
 
 /// Repeats `section` while it says that there is more to do, even past wakers that panic: each of

@@ -45,25 +45,17 @@ impl<T> Future for Push<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut turn = self.project().turn;
-        if turn.is_idle()
-            && let Pushed::In = push_now(turn.as_mut())
-        {
-            turn.finish();
-            return Poll::Ready(Ok(()));
+        match turn.as_mut().at_once(|home, value| matches!(home.0.push_now(value), Pushed::In).then_some(())) {
+            Some(()) => Poll::Ready(Ok(())),
+            None => wait_to_push(turn, cx),
         }
-        wait_to_push(turn, cx)
     }
-}
-
-#[inline(always)]
-fn push_now<T>(turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Pushed {
-    let queue = turn.home().0;
-    turn.payload(|value| queue.push_now(value))
 }
 
 /// Apart, so that the fast path is small enough to be inlined.
 #[inline(never)]
 fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_>) -> Poll<Result<(), PushError<T>>> {
+    let queue = turn.home().0;
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
             let wait = store.keeps_producers();
@@ -75,7 +67,7 @@ fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_
         if arrived.is_none() {
             return Poll::Pending;
         }
-        match push_now(turn.as_mut()) {
+        match turn.as_mut().payload(|value| queue.push_now(value)) {
             Pushed::Full => {}
             Pushed::In | Pushed::Closed => return Poll::Ready(outcome(turn)),
         }

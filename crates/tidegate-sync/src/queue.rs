@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::error::{TryPushError, TryRecvError};
-use super::lock::{Lock, while_more};
+use super::lock::{Lock, waking, while_more};
 use super::push::Push;
 use super::recv::{Recv, RecvAll, RecvUpTo};
 use super::stats::Stats;
 use super::store::{Pushed, Store};
-use super::sync::{AtomicUsize, FLOW_MIN, here};
+use super::sync::{AtomicUsize, FLOW_MIN, Inside, here};
 
 /// A first-in, first-out queue between any number of producers and consumers.
 ///
@@ -154,7 +154,7 @@ impl<T> Queue<T> {
     /// ```
     #[inline]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.receive_now()
+        self.receive_now(std::convert::identity)
     }
 
     /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
@@ -294,9 +294,15 @@ impl<T> Queue<T> {
     /// Changes the store under the lock, and moves the lines on.
     #[inline]
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut Store<T>) -> R) -> R {
+        self.change_inside(self.store.enter(), change)
+    }
+
+    /// Apart, so that the easy way needs none of the room that wakers take.
+    #[inline(never)]
+    fn change_inside<R>(&self, inside: Inside<'_, Store<T>>, change: impl FnOnce(&mut Store<T>) -> R) -> R {
         // Dropped last, and even when a waker panics.
         let mut rest = Rest { queue: self, more: false };
-        self.store.with(|store, wakes| {
+        waking(inside, |store, wakes| {
             let result = change(store);
             rest.more = store.settle(wakes);
             self.len.store(store.len(), Relaxed);
@@ -307,33 +313,23 @@ impl<T> Queue<T> {
     /// Pushes if there is room.
     #[inline]
     pub(super) fn push_now(&self, value: &mut Option<T>) -> Pushed {
-        let mut rest = Rest { queue: self, more: false };
-        self.store.with(|store, wakes| {
-            if store.push_easily(value) {
-                self.len.store(store.len(), Relaxed);
-                return Pushed::In;
-            }
-            let pushed = store.push(value);
-            rest.more = store.settle(wakes);
-            self.len.store(store.len(), Relaxed);
-            pushed
-        })
+        let mut inside = self.store.enter();
+        if inside.reach(|store| store.push_easily(value).then(|| self.len.store(store.len(), Relaxed))).is_some() {
+            return Pushed::In;
+        }
+        self.change_inside(inside, |store| store.push(value))
     }
 
-    /// Takes an item, for somebody who is not in line.
+    /// Takes an item, for somebody who is not in line, and says of the outcome what he wants to know.
     #[inline]
-    pub(super) fn receive_now(&self) -> Result<T, TryRecvError> {
-        let mut rest = Rest { queue: self, more: false };
-        self.store.with(|store, wakes| {
-            if let Some(item) = store.take_easily() {
-                self.len.store(store.len(), Relaxed);
-                return Ok(item);
-            }
-            let received = store.receive(Store::take_one);
-            rest.more = store.settle(wakes);
-            self.len.store(store.len(), Relaxed);
-            received
-        })
+    pub(super) fn receive_now<R>(&self, outcome: impl FnOnce(Result<T, TryRecvError>) -> R) -> R {
+        let mut inside = self.store.enter();
+        let easily = inside.reach(|store| store.take_easily().inspect(|_| self.len.store(store.len(), Relaxed)));
+        if let Some(item) = easily {
+            drop(inside);
+            return outcome(Ok(item));
+        }
+        self.change_inside(inside, |store| outcome(store.receive(Store::take_one)))
     }
 
     /// For a consumer who was woken for an item.

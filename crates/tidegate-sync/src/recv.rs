@@ -100,17 +100,16 @@ impl<T> Future for Recv<'_, T> {
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let turn = self.project().turn;
-        let queue = turn.home().0;
+        let mut turn = self.project().turn;
         // As in `poll_recv`.
-        if turn.is_idle()
-            && !queue.is_empty()
-            && let Ok(item) = queue.receive_now()
-        {
-            turn.finish();
-            return Poll::Ready(Ok(item));
+        let at_once = turn.as_mut().at_once(|home, ()| {
+            let queue = home.0;
+            if queue.is_empty() { None } else { queue.receive_now(Result::ok) }
+        });
+        match at_once {
+            Some(item) => Poll::Ready(Ok(item)),
+            None => wait_to_recv(turn, cx, Store::take_one),
         }
-        wait_to_recv(turn, cx, Store::take_one)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-pub(crate) use super::brief::Brief;
+pub(crate) use super::brief::{Brief, Inside};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 /// `std::cell::UnsafeCell` with loom's interface: access is a scope, so that a model can check it.

@@ -62,6 +62,28 @@ impl<H: Home> Turn<H> {
         self.node.status() == Status::Idle
     }
 
+    /// Before the first step: lets a turn that has not joined the line `attempt` to do without, and ends it if that works.
+    ///
+    /// # Panics
+    /// After it has been finished.
+    #[inline(always)]
+    pub(super) fn at_once<R>(
+        self: Pin<&mut Self>,
+        attempt: impl FnOnce(&H, &mut H::Payload) -> Option<R>,
+    ) -> Option<R> {
+        if !self.is_idle() {
+            return None;
+        }
+        let home = self.home();
+        // SAFETY: an idle node belongs to its owner, whom we have borrowed mutably.
+        let done = unsafe { self.node.payload(|payload| attempt(home, payload)) };
+        if done.is_some() {
+            // SAFETY: as in `finish`; and the turn is idle still, since only `arrive` changes that, and `self` is here.
+            unsafe { self.get_unchecked_mut() }.home = None;
+        }
+        done
+    }
+
     /// First step: `decide`s under the lock, and joins the line if that says `None`.
     ///
     /// # Panics
