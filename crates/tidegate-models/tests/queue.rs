@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use loom::future::block_on;
@@ -94,6 +95,27 @@ fn recv_all_and_recv_share_what_comes() {
         }
         push.join().unwrap();
         assert_eq!(received, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn buffers_that_change_places_keep_the_order() {
+    check(|| {
+        let queue = Arc::new(Queue::unbounded());
+        let producer = Arc::clone(&queue);
+        let push = thread::spawn(move || {
+            for item in 0..3 {
+                producer.try_push(item).unwrap();
+            }
+        });
+        let (mut received, mut batch) = (Vec::new(), VecDeque::with_capacity(2));
+        while received.len() < 3 {
+            assert_eq!(block_on(queue.recv_all_into(&mut batch)), Ok(batch.len()));
+            received.extend(batch.drain(..));
+        }
+        push.join().unwrap();
+        assert_eq!(received, [0, 1, 2]);
+        assert_eq!((queue.len(), queue.stats().total), (0, 3));
     });
 }
 

@@ -91,7 +91,7 @@ pub use mutex::{Locking, Mutex, MutexGuard};
 pub use permit::{Holder, OwnedPermit, Permit};
 pub use push::Push;
 pub use queue::Queue;
-pub use recv::{Recv, RecvAll, RecvUpTo};
+pub use recv::{Recv, RecvAll, RecvAllInto, RecvUpTo};
 pub use semaphore::{Receipt, Semaphore};
 pub use stats::Stats;
 pub use word::MAX_PERMITS;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::error::{TryPushError, TryRecvError};
 use super::lock::{Lock, waking, while_more};
 use super::push::Push;
-use super::recv::{Recv, RecvAll, RecvUpTo};
+use super::recv::{Recv, RecvAll, RecvAllInto, RecvUpTo};
 use super::stats::Stats;
 use super::store::{Pushed, Store};
 use super::sync::{AtomicUsize, FLOW_MIN, Inside, here};
@@ -182,6 +182,36 @@ impl<T> Queue<T> {
     #[inline]
     pub fn recv_all(&self) -> RecvAll<'_, T> {
         RecvAll::new(self)
+    }
+
+    /// As [`recv_all`](Self::recv_all), but puts the items behind those in `buffer` and returns how many came.
+    ///
+    /// An empty buffer is exchanged for the queue's own, so that nothing is moved. Whoever comes with the same one each
+    /// time, emptied, has the two take turns: once they have grown, nothing is allocated any more.
+    ///
+    /// # Errors
+    /// If the queue is closed and empty.
+    ///
+    /// # Cancel safety
+    /// As [`recv`](Self::recv): until this returns, no item is in the buffer that was not there before.
+    ///
+    /// ```
+    /// # use std::collections::VecDeque;
+    /// # use tidegate_sync::Queue;
+    /// # futures_lite::future::block_on(async {
+    /// let queue = Queue::unbounded();
+    /// let mut batch = VecDeque::new();
+    /// for round in 0..3 {
+    ///     queue.try_push(round).unwrap();
+    ///     queue.try_push(round + 1).unwrap();
+    ///     assert_eq!(queue.recv_all_into(&mut batch).await, Ok(2));
+    ///     assert!(batch.drain(..).eq([round, round + 1]));
+    /// }
+    /// # });
+    /// ```
+    #[inline]
+    pub fn recv_all_into<'a>(&'a self, buffer: &'a mut VecDeque<T>) -> RecvAllInto<'a, T> {
+        RecvAllInto::new(self, buffer)
     }
 
     /// Waits for one item, then takes up to `n`. With an `n` of zero it takes nothing, at once.

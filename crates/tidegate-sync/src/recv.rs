@@ -55,6 +55,28 @@ pin_project! {
 }
 
 pin_project! {
+    /// The future of [`Queue::recv_all_into`](crate::Queue::recv_all_into).
+    ///
+    /// ```
+    /// # use std::collections::VecDeque;
+    /// # use tidegate_sync::{Queue, RecvAllInto};
+    /// # futures_lite::future::block_on(async {
+    /// let queue = Queue::unbounded();
+    /// let mut batch = VecDeque::new();
+    /// let all: RecvAllInto<'_, u8> = queue.recv_all_into(&mut batch);
+    /// queue.try_push(1).unwrap();
+    /// assert_eq!(all.await, Ok(1));
+    /// # });
+    /// ```
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct RecvAllInto<'a, T> {
+        #[pin]
+        turn: Turn<Receiving<'a, T>>,
+        buffer: &'a mut VecDeque<T>,
+    }
+}
+
+pin_project! {
     /// The future of [`Queue::recv_up_to`](crate::Queue::recv_up_to).
     ///
     /// ```
@@ -85,6 +107,13 @@ impl<'a, T> RecvAll<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>) -> Self {
         Self { turn: Turn::new(Receiving(queue), ()) }
+    }
+}
+
+impl<'a, T> RecvAllInto<'a, T> {
+    #[inline]
+    pub(super) fn new(queue: &'a Queue<T>, buffer: &'a mut VecDeque<T>) -> Self {
+        Self { turn: Turn::new(Receiving(queue), ()), buffer }
     }
 }
 
@@ -119,6 +148,56 @@ impl<T> Future for RecvAll<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let turn = self.project().turn;
+        let gathered = Gathered::at(&turn);
+        let mut next = (gathered.about > 0).then(|| VecDeque::with_capacity(gathered.room::<T>()));
+        let take = move |items: &mut VecDeque<T>, unpromised: usize| {
+            if unpromised == items.len() {
+                std::mem::replace(items, next.take().unwrap_or_default())
+            } else {
+                items.drain(..unpromised).collect()
+            }
+        };
+        gathered.poll_recv(turn, cx, take, VecDeque::len)
+    }
+}
+
+impl<T> Future for RecvAllInto<'_, T> {
+    type Output = Result<usize, Closed>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let buffer: &mut VecDeque<T> = this.buffer;
+        let gathered = Gathered::at(&this.turn);
+        if gathered.about > 0 && buffer.is_empty() {
+            buffer.reserve(gathered.room::<T>());
+        }
+        let take = |items: &mut VecDeque<T>, unpromised: usize| {
+            if unpromised < items.len() {
+                buffer.extend(items.drain(..unpromised));
+            } else if buffer.is_empty() {
+                std::mem::swap(buffer, items);
+            } else {
+                buffer.append(items);
+            }
+            unpromised
+        };
+        gathered.poll_recv(this.turn, cx, take, |taken| *taken)
+    }
+}
+
+/// What is known of the items before a consumer takes all of them.
+struct Gathered {
+    /// How many were found last, while they pour in; otherwise 0.
+    flow: usize,
+    about: usize,
+    capacity: usize,
+}
+
+impl Gathered {
+    /// While items pour in, lets them gather.
+    #[inline(always)]
+    fn at<T>(turn: &Turn<Receiving<'_, T>>) -> Self {
         let queue = turn.home().0;
         let flow = if turn.is_idle() { queue.flow() } else { 0 };
         if flow > 0 {
@@ -126,26 +205,31 @@ impl<T> Future for RecvAll<'_, T> {
         }
         // While items pour in, their number is not asked for: that alone would hold up the producer.
         let about = if flow > 0 { flow } else { queue.len() };
-        // The next batch's buffer, made before the lock is taken: with room for as many as there are now and some more,
-        // and for a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
+        Self { flow, about, capacity: queue.capacity().unwrap_or(usize::MAX) }
+    }
+
+    /// Of the next batch's buffer, which is made before the lock is taken: for as many as there are now and some more,
+    /// and for a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
+    #[inline(always)]
+    fn room<T>(&self) -> usize {
         let in_bytes = |bytes: usize| bytes / size_of::<T>().max(1);
-        let room = about
-            .saturating_add(about.min(in_bytes(64 * 1024)))
-            .max(in_bytes(1024))
-            .min(queue.capacity().unwrap_or(usize::MAX));
-        let mut next = (about > 0).then(|| VecDeque::with_capacity(room));
-        let mut take = move |items: &mut VecDeque<T>, unpromised: usize| {
-            if unpromised == items.len() {
-                std::mem::replace(items, next.take().unwrap_or_default())
-            } else {
-                items.drain(..unpromised).collect()
-            }
-        };
-        if flow == 0 {
+        self.about.saturating_add(self.about.min(in_bytes(64 * 1024))).max(in_bytes(1024)).min(self.capacity)
+    }
+
+    #[inline(always)]
+    fn poll_recv<T, R>(
+        self,
+        turn: Pin<&mut Turn<Receiving<'_, T>>>,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&mut VecDeque<T>, usize) -> R,
+        count: impl FnOnce(&R) -> usize,
+    ) -> Poll<Result<R, Closed>> {
+        if self.flow == 0 {
             return poll_recv(turn, cx, take);
         }
+        let queue = turn.home().0;
         let received = queue.change(|store| store.receive(&mut take));
-        queue.note_flow(received.as_ref().map_or(0, VecDeque::len));
+        queue.note_flow(received.as_ref().map_or(0, count));
         match received {
             Ok(received) => {
                 turn.finish();
@@ -258,6 +342,12 @@ impl<T> fmt::Debug for Recv<'_, T> {
 impl<T> fmt::Debug for RecvAll<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvAll").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for RecvAllInto<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvAllInto").finish_non_exhaustive()
     }
 }
 

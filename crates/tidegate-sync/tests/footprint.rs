@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use tidegate_sync::{Acquire, Event, Push, Queue, Recv, Semaphore, Wait};
+use tidegate_sync::{Acquire, Event, Push, Queue, Recv, RecvAllInto, Semaphore, Wait};
 
 /// Counts what this thread allocates.
 struct Counting;
@@ -40,6 +40,7 @@ fn a_waiter_is_48_bytes_future_and_all() {
         ("Acquire, borrowed", size_of::<Acquire<&Semaphore>>()),
         ("Acquire, owned", size_of::<Acquire<Arc<Semaphore>>>()),
         ("Recv", size_of::<Recv<'_, u64>>()),
+        ("RecvAllInto", size_of::<RecvAllInto<'_, u64>>()),
         ("Push of 8 bytes", size_of::<Push<'_, u64>>()),
         ("Wait", size_of::<Wait<'_>>()),
     ];

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use support::{Hand, now};
@@ -173,6 +174,84 @@ fn recv_all_makes_room_for_every_waiting_producer() {
     assert_eq!(now(queue.recv_all()).unwrap(), (20..40).collect::<Vec<_>>());
     assert!(producers.iter_mut().all(|hand| hand.poll() == Some(Ok(()))));
     assert_eq!(queue.len(), 10);
+}
+
+#[test]
+fn recv_all_into_puts_everything_behind_what_is_there() {
+    let queue = filled(2..4);
+    let mut batch = VecDeque::from([1]);
+    assert_eq!(now(queue.recv_all_into(&mut batch)), Ok(2));
+    assert_eq!(batch, [1, 2, 3]);
+    let mut waiting = Hand::waiting(queue.recv_all_into(&mut batch));
+    queue.try_push(4).unwrap();
+    queue.try_push(5).unwrap();
+    assert_eq!((waiting.wakes(), waiting.poll()), (1, Some(Ok(2))));
+    drop(waiting);
+    assert_eq!(batch, [1, 2, 3, 4, 5]);
+    assert_eq!((queue.len(), queue.stats().total, queue.stats().peak), (0, 4, 2));
+}
+
+#[test]
+fn recv_all_into_leaves_what_others_were_promised() {
+    let queue = Queue::unbounded();
+    let mut one = Hand::waiting(queue.recv());
+    for n in 0..4 {
+        queue.try_push(n).unwrap();
+    }
+    let mut batch = VecDeque::new();
+    assert_eq!(now(queue.recv_all_into(&mut batch)), Ok(3));
+    assert_eq!((batch, one.poll()), (VecDeque::from([0, 1, 2]), Some(Ok(3))));
+}
+
+#[test]
+fn recv_all_into_allocates_nothing_once_the_buffers_have_grown() {
+    let queue = Queue::unbounded();
+    let mut batch = VecDeque::new();
+    let mut memory = Vec::new();
+    for round in 0..6 {
+        for item in 0..1_000 {
+            queue.try_push(item).unwrap();
+        }
+        assert_eq!(now(queue.recv_all_into(&mut batch)), Ok(1_000));
+        assert!(batch.iter().copied().eq(0..1_000));
+        batch.clear();
+        if round >= 2 {
+            memory.push((batch.as_slices().0.as_ptr(), batch.capacity()));
+        }
+    }
+    assert_eq!(memory[..2], memory[2..], "two buffers take turns");
+}
+
+#[test]
+fn a_buffer_brought_by_the_consumer_does_not_raise_the_bound() {
+    let queue = Queue::bounded(3);
+    let mut batch = VecDeque::with_capacity(100);
+    for _ in 0..4 {
+        for item in 0..3 {
+            queue.try_push(item).unwrap();
+        }
+        let mut producer = Hand::waiting(queue.push(3));
+        assert_eq!(queue.try_push(4), Err(TryPushError::Full(4)));
+        assert_eq!(now(queue.recv_all_into(&mut batch)), Ok(3));
+        assert_eq!(producer.poll(), Some(Ok(())));
+        assert_eq!(now(queue.recv_all_into(&mut batch)), Ok(1));
+        assert!(batch.drain(..).eq(0..4));
+    }
+}
+
+#[test]
+fn a_cancelled_recv_all_into_leaves_its_buffer_alone_and_loses_nothing() {
+    let queue = Queue::unbounded();
+    let mut batch = VecDeque::from([7]);
+    let waiting = Hand::waiting(queue.recv_all_into(&mut batch));
+    let mut next = Hand::waiting(queue.recv());
+    queue.try_push(1).unwrap();
+    assert_eq!((waiting.wakes(), next.wakes()), (1, 0));
+    drop(waiting);
+    assert_eq!(next.poll(), Some(Ok(1)));
+    queue.close();
+    assert_eq!(now(queue.recv_all_into(&mut batch)), Err(Closed));
+    assert_eq!(batch, [7]);
 }
 
 #[test]

@@ -198,7 +198,14 @@ fn queue_loses_nothing_keeps_the_order_and_leaves_nobody_waiting_in_vain() {
         let seed = Seed(seed);
         let mut rng = Rng(seed.0);
         let queue = Queue::bounded(1 + rng.below(4));
-        let mut run = Run { queue: &queue, pushing: Vec::new(), receiving: Vec::new(), lost: 0, received: Vec::new() };
+        let mut run = Run {
+            queue: &queue,
+            pushing: Vec::new(),
+            receiving: Vec::new(),
+            lost: 0,
+            received: Vec::new(),
+            batch: VecDeque::new(),
+        };
         let mut pushed = 0;
         for item in 0..STEPS {
             pushed += run.step(&mut rng, item);
@@ -216,6 +223,7 @@ struct Run<'a> {
     /// Items dropped with the pushes that brought them.
     lost: usize,
     received: Vec<usize>,
+    batch: VecDeque<usize>,
 }
 
 impl Run<'_> {
@@ -261,6 +269,11 @@ impl Run<'_> {
                 if let Some(received) = hand.poll() {
                     self.received.extend(received.unwrap());
                 }
+            }
+            7 if rng.below(4) == 0 => {
+                let polled = Hand::new(self.queue.recv_all_into(&mut self.batch)).poll();
+                assert_eq!(polled.map_or(0, Result::unwrap), self.batch.len());
+                self.received.extend(self.batch.drain(..));
             }
             _ => {
                 let mut hand = Hand::new(self.queue.recv_up_to(rng.below(3)));
