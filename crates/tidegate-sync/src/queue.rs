@@ -160,8 +160,8 @@ impl<T> Queue<T> {
     /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
     /// batch. Items promised to other consumers stay.
     ///
-    /// While items pour in from another thread, it lets them gather for about a microsecond first: each visit holds up
-    /// their producer, and many small batches would cost both sides more than a few large ones.
+    /// While items pour in from another thread, it lets them gather for two or three microseconds first: each visit holds
+    /// up their producer, and many small batches would cost both sides more than a few large ones.
     ///
     /// # Errors
     /// If the queue is closed and empty.
