@@ -423,6 +423,38 @@ fn a_close_refuses_what_would_have_gone_in_easily() {
 }
 
 #[test]
+fn len_follows_every_push_and_every_receive() {
+    let queue = Queue::unbounded();
+    for len in 1..=20 {
+        assert!(if len % 2 == 0 { now(queue.push(len)).is_ok() } else { queue.try_push(len).is_ok() });
+        assert_eq!(queue.len(), len);
+    }
+    for len in (0..20).rev() {
+        assert!(if len % 2 == 0 { now(queue.recv()).is_ok() } else { queue.try_recv().is_ok() });
+        assert_eq!(queue.len(), len);
+    }
+    assert!(queue.is_empty());
+}
+
+#[test]
+#[should_panic(expected = "polled after completion")]
+fn a_push_that_went_in_at_once_is_over() {
+    let queue = Queue::unbounded();
+    let mut push = Hand::new(queue.push(1));
+    assert_eq!(push.poll(), Some(Ok(())));
+    push.poll();
+}
+
+#[test]
+#[should_panic(expected = "polled after completion")]
+fn a_recv_that_found_an_item_is_over() {
+    let queue = filled(0..2);
+    let mut recv = Hand::new(queue.recv());
+    assert_eq!(recv.poll(), Some(Ok(0)));
+    recv.poll();
+}
+
+#[test]
 fn debug_shows_the_state() {
     assert_eq!(format!("{:?}", filled([1])), "Queue { len: 1, capacity: None, closed: Some(false) }");
 }
