@@ -47,28 +47,19 @@ struct Shared {
 impl TaskContext {
     /// The run of `task` that begins at `now`.
     pub fn new(task: &Task, soft_limit: Option<Duration>, hard_limit: Option<Duration>, now: Instant) -> TaskContext {
-        TaskContext::named(task.name.as_str().into(), task, soft_limit, hard_limit, now)
+        let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
+        TaskContext::named(task.name.as_str().into(), task, at(soft_limit), at(hard_limit))
     }
 
-    /// With the name as it is kept for all runs.
+    /// With the name as it is kept for all runs, and the limits as they lie ahead.
     pub(crate) fn named(
         name: Arc<str>,
         task: &Task,
-        soft_limit: Option<Duration>,
-        hard_limit: Option<Duration>,
-        now: Instant,
+        soft_at: Option<Instant>,
+        hard_at: Option<Instant>,
     ) -> TaskContext {
-        let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
-        TaskContext {
-            shared: Arc::new(Shared {
-                id: task.id.clone(),
-                name,
-                retries: task.retries,
-                soft_at: at(soft_limit),
-                hard_at: at(hard_limit),
-                stop: AtomicBool::new(false),
-            }),
-        }
+        let (id, retries) = (task.id.clone(), task.retries);
+        TaskContext { shared: Arc::new(Shared { id, name, retries, soft_at, hard_at, stop: AtomicBool::new(false) }) }
     }
 
     /// Which task.

@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate_loop::{LoopHandle, sleep_until, timeout_at};
@@ -16,7 +16,7 @@ use tidegate_sync::Event;
 use crate::broker::Local;
 use crate::context::TaskContext;
 use crate::handlers::{HandlerError, Handlers, outcome_of, panicked};
-use crate::mode::{Job, Mode, ModeError, StopReason, StopSignal};
+use crate::mode::{Begun, Job, Mode, ModeError, StopReason, StopSignal};
 use crate::outcome::Outcome;
 
 /// Runs async handlers on the worker's loop, many at a time.
@@ -69,6 +69,21 @@ impl Coroutines {
         self.slots = slots;
         self
     }
+
+    /// Calls the handler; its future has not been polled.
+    fn call(&self, job: Job) -> Result<Called, Outcome> {
+        let Some((name, handler)) = self.handlers.get(&job.task.name) else {
+            return Err(Outcome::Rejected { reason: format!("no handler is called '{}'", job.task.name) });
+        };
+        let running = Counted::new(&self.running);
+        let Job { task, soft_limit, hard_limit, stop } = job;
+        let limits = Limits { soft: soft_limit, hard: hard_limit };
+        let (soft_at, hard_at) = limits.deadlines();
+        let context = TaskContext::named(Arc::clone(name), &task, soft_at, hard_at);
+        let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
+        let call = Call(Some(called.map_err(|panic| panicked(&*panic))?));
+        Ok(Called { call, context, limits, stop, ended: Rc::clone(&self.ended), _running: running })
+    }
 }
 
 impl Mode for Coroutines {
@@ -90,32 +105,25 @@ impl Mode for Coroutines {
     }
 
     fn run(&self, job: Job) -> Local<'static, Outcome> {
-        let Some((name, handler)) = self.handlers.get(&job.task.name) else {
-            let reason = format!("no handler is called '{}'", job.task.name);
-            return Box::pin(std::future::ready(Outcome::Rejected { reason }));
-        };
-        let (running, ended) = (Counted::new(&self.running), Rc::clone(&self.ended));
-        let Job { task, soft_limit, hard_limit, stop } = job;
-        let now = LoopHandle::current().time();
-        let context = TaskContext::named(Arc::clone(name), &task, soft_limit, hard_limit, now);
-        // Called before there is a future, which would have to carry all that the handler takes.
-        let called = catch_unwind(AssertUnwindSafe(|| handler.call(task, context.clone())));
-        let mut call = match called {
-            Ok(call) => Call(Some(call)),
-            Err(panic) => return Box::pin(std::future::ready(panicked(&*panic))),
-        };
-        Box::pin(async move {
-            let _running = running;
-            // Most handlers that don't wait at all need neither timers nor a place in line for the stop. A soft limit has to be
-            // around the handler from its first step: what is entered later counts as further inside.
-            if soft_limit.is_none()
-                && let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await
-            {
-                return ended.into_outcome(soft_limit);
-            }
-            // In a box: what it needs is several times what the others need.
-            Box::pin(watched(call, context, Limits { soft: soft_limit, hard: hard_limit }, stop, ended)).await
-        })
+        match self.call(job) {
+            Ok(called) => Box::pin(called.watched()),
+            Err(outcome) => Box::pin(std::future::ready(outcome)),
+        }
+    }
+
+    fn begin(&self, job: Job, cx: &mut Context<'_>) -> Begun {
+        // A soft limit has to be around the handler from its first step: what is entered later counts as further inside.
+        if job.soft_limit.is_some() {
+            return Begun::Runs(self.run(job));
+        }
+        // Most handlers that don't wait at all need neither timers nor a place in line for the stop.
+        match self.call(job) {
+            Ok(mut called) => match Pin::new(&mut called.call).poll(cx) {
+                Poll::Ready(ended) => Begun::Ended(ended.into_outcome(None)),
+                Poll::Pending => Begun::Runs(Box::pin(called.watched())),
+            },
+            Err(outcome) => Begun::Ended(outcome),
+        }
     }
 
     fn recycle(&self) {
@@ -140,48 +148,68 @@ struct Limits {
     hard: Option<Duration>,
 }
 
-/// A run that waits: until it ends, or somebody or something ends it.
-async fn watched(
-    mut call: Call,
+impl Limits {
+    /// When the two are passed by a run that begins now; most have none, and need no clock.
+    fn deadlines(self) -> (Option<Instant>, Option<Instant>) {
+        if self.soft.is_none() && self.hard.is_none() {
+            return (None, None);
+        }
+        let now = LoopHandle::current().time();
+        let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
+        (at(self.soft), at(self.hard))
+    }
+}
+
+/// A handler that was called.
+struct Called {
+    call: Call,
     context: TaskContext,
     limits: Limits,
     stop: Rc<StopSignal>,
+    /// The end of all of them.
     ended: Rc<Event>,
-) -> Outcome {
-    let soft_at = context.soft_deadline();
-    let hard_at = context.hard_deadline();
-    let mut requested = pin!(stop.requested());
-    let mut all = pin!(ended.wait());
-    let mut hard = pin!(async move {
-        match hard_at {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-    });
-    let mut handled = pin!(async {
-        match soft_at {
-            Some(at) => timeout_at(at, &mut call).await.unwrap_or(Ended::SoftLimit),
-            None => (&mut call).await,
-        }
-    });
-    // The handler last: what was polled last is what a cancellation request goes to.
-    poll_fn(|cx| {
-        if let Poll::Ready(reason) = requested.as_mut().poll(cx) {
-            context.stop();
-            return Poll::Ready(match reason {
-                StopReason::Stopping => Outcome::Cancelled,
-                StopReason::Revoked => Outcome::Revoked,
-            });
-        }
-        if all.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Outcome::Cancelled);
-        }
-        if hard.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Outcome::TimedOut { limit: limits.hard.unwrap_or_default() });
-        }
-        handled.as_mut().poll(cx).map(|ended| ended.into_outcome(limits.soft))
-    })
-    .await
+    _running: Counted,
+}
+
+impl Called {
+    /// A run that waits: until it ends, or somebody or something ends it.
+    async fn watched(self) -> Outcome {
+        let Called { mut call, context, limits, stop, ended, _running } = self;
+        let soft_at = context.soft_deadline();
+        let hard_at = context.hard_deadline();
+        let mut requested = pin!(stop.requested());
+        let mut all = pin!(ended.wait());
+        let mut hard = pin!(async move {
+            match hard_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut handled = pin!(async {
+            match soft_at {
+                Some(at) => timeout_at(at, &mut call).await.unwrap_or(Ended::SoftLimit),
+                None => (&mut call).await,
+            }
+        });
+        // The handler last: what was polled last is what a cancellation request goes to.
+        poll_fn(|cx| {
+            if let Poll::Ready(reason) = requested.as_mut().poll(cx) {
+                context.stop();
+                return Poll::Ready(match reason {
+                    StopReason::Stopping => Outcome::Cancelled,
+                    StopReason::Revoked => Outcome::Revoked,
+                });
+            }
+            if all.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Outcome::Cancelled);
+            }
+            if hard.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Outcome::TimedOut { limit: limits.hard.unwrap_or_default() });
+            }
+            handled.as_mut().poll(cx).map(|ended| ended.into_outcome(limits.soft))
+        })
+        .await
+    }
 }
 
 /// How a handler's future ended.

@@ -2,6 +2,7 @@
 //! told how it ended; time limits are the mode's business, because each ends a run in its own way.
 
 use std::rc::Rc;
+use std::task::Context;
 use std::time::Duration;
 
 use crate::broker::Local;
@@ -27,6 +28,12 @@ pub trait Mode {
     /// grace, whatever the handler does.
     fn run(&self, job: Job) -> Local<'static, Outcome>;
 
+    /// As [`run`](Self::run), called in a step of the task that will poll what it answers. A mode whose tasks may be over with
+    /// their first step takes that step here: then there is nothing to wait for, and nothing to keep.
+    fn begin(&self, job: Job, _cx: &mut Context<'_>) -> Begun {
+        Begun::Runs(self.run(job))
+    }
+
     /// Replaces what runs tasks by something fresh, each once its task is done (SIGHUP).
     fn recycle(&self);
 
@@ -36,6 +43,23 @@ pub trait Mode {
     /// What it counts beside tasks, for metrics: children replaced, threads abandoned.
     fn figures(&self) -> Vec<Figure> {
         Vec::new()
+    }
+}
+
+/// What became of a task by its first step.
+pub enum Begun {
+    /// It is over.
+    Ended(Outcome),
+    /// It goes on, and this is to be polled now.
+    Runs(Local<'static, Outcome>),
+}
+
+impl std::fmt::Debug for Begun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Begun::Ended(outcome) => f.debug_tuple("Ended").field(outcome).finish(),
+            Begun::Runs(_) => f.write_str("Runs"),
+        }
     }
 }
 

@@ -10,20 +10,20 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tidegate_limit::{Admitted, EnterError};
-use tidegate_loop::{LoopHandle, spawn, yield_now};
+use tidegate_limit::EnterError;
+use tidegate_loop::{spawn, yield_now};
 use tidegate_pool::{Drained, Pool, Watermarks};
 
 use crate::at_once::AtOnce;
-use crate::broker::{Broker, Delivery, Local};
+use crate::broker::{Broker, Delivery};
 use crate::codec::native::DecodeError;
 use crate::hands::{Acks, Hands, Held, Known};
 use crate::hash::QuickSet;
+use crate::lane::Lane;
 use crate::limits::{Bound, Limits};
 use crate::metrics::{Counters, add};
 use crate::middleware::{Middleware, TaskInfo};
-use crate::mode::{Job, Mode, StopReason};
-use crate::moment;
+use crate::mode::{Mode, StopReason};
 use crate::outcome::{Circumstances, Outcome, before_run, decide, succeeded};
 use crate::pile::Pile;
 use crate::retry::{Policies, Policy};
@@ -62,19 +62,8 @@ struct Received {
     refused: Option<Box<Outcome>>,
 }
 
-/// A run that has begun.
-struct Run {
-    outcome: Local<'static, Outcome>,
-    lease: Option<Box<Admitted>>,
-    begun: Instant,
-    running: Running,
-}
-
 /// For so long tasks take their first steps in one of the pool's, then it is the others' turn.
 const STEP_MAX: Duration = Duration::from_millis(5);
-
-/// How often the clock is looked at for that.
-const STARTS_A_LOOK: usize = 16;
 
 /// A name that is mostly the one before: it is written down once.
 #[derive(Debug)]
@@ -97,15 +86,20 @@ impl Last {
 }
 
 pub(crate) struct WorkerPool {
-    shared: Rc<Shared>,
+    pub(crate) shared: Rc<Shared>,
     slots: Pool<AtOnce>,
-    watermarks: Option<Watermarks>,
+    pub(crate) watermarks: Option<Watermarks>,
     /// Bounded by the prefetch.
     intake: Pile<Received>,
+    /// Taken out of the intake, the next one last.
+    line: RefCell<Vec<Received>>,
+    /// Since when the line is worked off without a pause, and whether one is due.
+    since: Cell<Option<Instant>>,
+    tired: Cell<bool>,
     /// Names of the handlers; `None`: the mode finds out by trying.
     known: Option<QuickSet<String>>,
     /// Above the high-water mark, and not back at the low one.
-    high: Cell<bool>,
+    pub(crate) high: Cell<bool>,
     name: Last,
     queue: Last,
 }
@@ -120,6 +114,9 @@ impl WorkerPool {
             slots,
             watermarks,
             intake: Pile::default(),
+            line: RefCell::default(),
+            since: Cell::new(None),
+            tired: Cell::new(false),
             known,
             high: Cell::new(false),
             name: Last::default(),
@@ -169,35 +166,57 @@ impl WorkerPool {
 
     /// Begins what is received, until the intake is closed.
     pub(crate) async fn take(self: Rc<Self>) {
+        let _line = Line(&self);
         let mut batch = Vec::new();
         while self.intake.take(&mut batch).await {
-            let mut since = LoopHandle::current().time();
-            for (at, Received { held, refused }) in batch.drain(..).enumerate() {
-                if at % STARTS_A_LOOK == STARTS_A_LOOK - 1 && LoopHandle::current().time() - since > STEP_MAX {
+            batch.reverse();
+            std::mem::swap(&mut batch, &mut *self.line.borrow_mut());
+            self.since.set(None);
+            while let Some(held) = self.next_in_line() {
+                self.start(Lane::along_the_line(&self, held)).await;
+                if self.tired.take() {
                     yield_now().await;
-                    since = LoopHandle::current().time();
-                }
-                if held.stop().reason() == Some(StopReason::Stopping) || self.slots.is_closed() {
-                    drop(held);
-                    continue;
-                }
-                if let Some(outcome) = refused.map(|outcome| *outcome).or_else(|| self.still_wanted(&held)) {
-                    self.settle(held, outcome);
-                    continue;
-                }
-                match self.shared.limits.of(&held.info().queue, &held.info().name) {
-                    None => self.start(held, None).await,
-                    Some(bound) => {
-                        let bound = bound.clone();
-                        spawn(Rc::clone(&self).wait_for_limit(bound, held));
-                    }
+                    self.since.set(None);
                 }
             }
         }
     }
 
+    /// The next in line that is to run now; those before it that are not leave here.
+    pub(crate) fn next_in_line(self: &Rc<Self>) -> Option<Held> {
+        loop {
+            let Received { held, refused } = self.line.borrow_mut().pop()?;
+            if held.stop().reason() == Some(StopReason::Stopping) || self.slots.is_closed() {
+                drop(held);
+                continue;
+            }
+            if let Some(outcome) = refused.map(|outcome| *outcome).or_else(|| self.still_wanted(&held)) {
+                self.settle(held, outcome);
+                continue;
+            }
+            match self.shared.limits.of(&held.info().queue, &held.info().name) {
+                None => return Some(held),
+                Some(bound) => {
+                    let bound = bound.clone();
+                    spawn(Rc::clone(self).wait_for_limit(bound, held));
+                }
+            }
+        }
+    }
+
+    /// Whether it is the others' turn, at `now`.
+    pub(crate) fn is_tired(&self, now: Instant) -> bool {
+        let Some(since) = self.since.get() else {
+            self.since.set(Some(now));
+            return false;
+        };
+        let tired = now.saturating_duration_since(since) > STEP_MAX;
+        self.tired.set(tired);
+        tired
+    }
+
     /// Whether it was revoked, expired or known as poison in the meantime.
-    fn still_wanted(&self, held: &Held) -> Option<Outcome> {
+    pub(crate) fn still_wanted(&self, held: &Held) -> Option<Outcome> {
         if held.stop().reason() == Some(StopReason::Revoked) {
             return Some(Outcome::Revoked);
         }
@@ -224,7 +243,7 @@ impl WorkerPool {
         drop(waiting);
         match entered {
             Ok(Ok(lease)) => match self.still_wanted(&held) {
-                None => self.start(held, Some(Box::new(lease))).await,
+                None => self.start(Lane::of_one(&self, held, Box::new(lease))).await,
                 Some(outcome) => self.settle(held, outcome),
             },
             Ok(Err(EnterError::Closed)) | Err(StopReason::Stopping) => drop(held),
@@ -237,65 +256,15 @@ impl WorkerPool {
     }
 
     /// Waits for a slot and runs it there.
-    async fn start(self: &Rc<Self>, held: Held, lease: Option<Box<Admitted>>) {
-        // Refused, the pool is closed: what is held returns with the future. In a box, because on its way into the slot it is
+    async fn start(&self, lane: Lane) {
+        // Refused, the pool is closed: what is held returns with the lane. In a box, because on its way into the slot it is
         // moved more often than it is long.
-        if let Ok(handle) = self.slots.submit(Box::pin(Rc::clone(self).run(held, lease))).await {
+        if let Ok(handle) = self.slots.submit(Box::pin(lane)).await {
             handle.detach();
         }
     }
 
-    async fn run(self: Rc<Self>, mut held: Held, lease: Option<Box<Admitted>>) {
-        match self.begin(&mut held, lease) {
-            Err(outcome) => self.settle(held, outcome),
-            Ok(mut run) => {
-                let outcome = run.outcome.as_mut().await;
-                self.end(held, run, outcome);
-            }
-        }
-    }
-
-    /// Everything before the run.
-    fn begin(self: &Rc<Self>, held: &mut Held, mut lease: Option<Box<Admitted>>) -> Result<Run, Outcome> {
-        // It may have waited for its slot.
-        if let Some(outcome) = self.still_wanted(held) {
-            return Err(outcome);
-        }
-        let running = Running::new(self);
-        let begun = LoopHandle::current().time();
-        held.begin(begun);
-        if let Some(lease) = &mut lease {
-            lease.sent();
-        }
-        let shared = &self.shared;
-        let task = held.take_task().expect("what could not be read was refused, and nothing is run twice");
-        let policy = shared.policies.of(&task.name);
-        let mut job = Job {
-            soft_limit: task.soft_limit.or(policy.soft_limit),
-            hard_limit: task.hard_limit.or(policy.hard_limit),
-            stop: Rc::clone(held.stop()),
-            task,
-        };
-        let info = held.info();
-        shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
-        shared.counters.queued.add(moment::since(shared.broker.now(), info.published));
-        Ok(Run { outcome: shared.mode.run(job), lease, begun, running })
-    }
-
-    /// Everything behind it.
-    fn end(&self, held: Held, run: Run, mut outcome: Outcome) {
-        let Run { outcome: ended, lease, begun, running } = run;
-        drop((ended, lease));
-        let (shared, info) = (&self.shared, held.info());
-        let took = LoopHandle::current().time() - begun;
-        shared.counters.ran.add(took);
-        shared.middleware.iter().rev().for_each(|middleware| middleware.ended(info, &mut outcome));
-        log(info, &outcome, took);
-        self.settle(held, outcome);
-        drop(running);
-    }
-
-    fn settle(&self, held: Held, outcome: Outcome) {
+    pub(crate) fn settle(&self, held: Held, outcome: Outcome) {
         let kind = outcome.kind();
         let policy = self.policy(held.info());
         // What most of them come to needs neither the time nor chance.
@@ -343,52 +312,13 @@ impl WorkerPool {
     }
 }
 
-fn log(info: &TaskInfo, outcome: &Outcome, took: Duration) {
-    let (id, name, ms) = (&info.id, &info.name, took.as_millis() as u64);
-    match outcome {
-        Outcome::Success(_) => tracing::debug!(task.id = %id, task.name = %name, ms, "succeeded"),
-        Outcome::Failure(error) => {
-            tracing::warn!(task.id = %id, task.name = %name, ms, kind = error.kind, error = error.message, "failed");
-        }
-        Outcome::Retry { error, .. } => {
-            tracing::info!(task.id = %id, task.name = %name, ms, error = error.message, "asks to be run again");
-        }
-        Outcome::TimedOut { limit } => tracing::warn!(task.id = %id, task.name = %name, ms, ?limit, "timed out"),
-        Outcome::Crashed { message } => {
-            tracing::error!(task.id = %id, task.name = %name, ms, error = message, "what ran it died");
-        }
-        Outcome::Cancelled => tracing::info!(task.id = %id, task.name = %name, ms, "ended by the stop"),
-        Outcome::Revoked => tracing::info!(task.id = %id, task.name = %name, ms, "revoked while it ran"),
-        // Logged when they are given up, or nothing to log.
-        Outcome::Rejected { .. } | Outcome::Expired | Outcome::Poisoned { .. } => {}
-    }
-}
+/// Whoever is in line when nobody works it off any more returns.
+struct Line<'a>(&'a WorkerPool);
 
-/// Counts a run, and the times the marks are reached.
-struct Running(Rc<WorkerPool>);
-
-impl Running {
-    fn new(pool: &Rc<WorkerPool>) -> Running {
-        let counters = &pool.shared.counters;
-        counters.begun();
-        if let Some(marks) = pool.watermarks
-            && counters.running.get() >= marks.high as u64
-            && !pool.high.replace(true)
-        {
-            add(&counters.watermark_pauses, 1);
-            tracing::debug!(high = marks.high, low = marks.low, "the high-water mark is reached; starts wait");
-        }
-        Running(Rc::clone(pool))
-    }
-}
-
-impl Drop for Running {
+impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let pool = &self.0;
-        pool.shared.counters.ended();
-        if pool.watermarks.is_some_and(|marks| pool.shared.counters.running.get() <= marks.low as u64) {
-            pool.high.set(false);
-        }
+        let rest = self.0.line.take();
+        drop(rest);
     }
 }
 
