@@ -39,11 +39,16 @@ pub struct Delivery {
 
 /// Properties as they came; reading them costs more than the rest of a delivery, and not everybody asks.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RawProperties(Box<[u8]>);
+pub struct RawProperties(Vec<u8>);
 
 impl RawProperties {
-    pub(crate) fn new(raw: &[u8]) -> RawProperties {
-        RawProperties(raw.into())
+    pub(crate) fn new(raw: &[u8], mut memory: Vec<u8>) -> RawProperties {
+        memory.extend_from_slice(raw);
+        RawProperties(memory)
+    }
+
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.0
     }
 
     /// Reads them.
@@ -65,7 +70,7 @@ impl RawProperties {
 
 impl From<&BasicProperties> for RawProperties {
     fn from(properties: &BasicProperties) -> RawProperties {
-        RawProperties(wire::encode_properties(properties).into())
+        RawProperties(wire::encode_properties(properties))
     }
 }
 
@@ -133,7 +138,7 @@ impl Message {
 
     /// Properties as they came with another message.
     pub fn raw_properties(mut self, properties: &RawProperties) -> Message {
-        self.properties = properties.0.to_vec();
+        self.properties.clone_from(&properties.0);
         self
     }
 

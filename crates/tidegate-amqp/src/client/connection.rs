@@ -319,6 +319,18 @@ impl Connection {
         settled
     }
 
+    /// Takes back a delivery that was read, for its memory: the next ones come in there. For those who read very many.
+    pub fn reuse(&self, delivery: Delivery) {
+        let session = &mut self.shared.inner.borrow_mut().session;
+        session.reuse(delivery.properties.into_memory());
+        session.reuse(delivery.body);
+    }
+
+    /// As [`reuse`](Self::reuse), for a body that was taken out of its delivery.
+    pub fn reuse_body(&self, body: Vec<u8>) {
+        self.shared.inner.borrow_mut().session.reuse(body);
+    }
+
     /// Publishes, as soon as there is room: not while the broker blocks, nor while a megabyte waits to be sent. The answer is
     /// a future that tells what the broker said; many may be under way at a time.
     ///

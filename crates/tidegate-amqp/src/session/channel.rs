@@ -14,6 +14,10 @@ use crate::wire::{self, Deliver, Fault, Frame, Hot};
 /// A body's buffer starts no larger than this: the length is only what the other end says.
 const BODY_BYTES_START: u64 = 1 << 20;
 
+/// So much memory of messages is kept for others, and only that of small ones.
+const SPARE_MAX: usize = 2_048;
+const SPARE_BYTES_MAX: usize = 1_024;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     #[default]
@@ -180,6 +184,15 @@ impl Session {
         self.channel.is_open() && tag.epoch == self.channel.epoch && self.channel.acks.settle(tag.number, settle)
     }
 
+    /// Takes the memory of a message that nobody needs any more, for the next ones. What is large, or more than is likely to be
+    /// needed at a time, is let go.
+    pub fn reuse(&mut self, mut memory: Vec<u8>) {
+        if (1..=SPARE_BYTES_MAX).contains(&memory.capacity()) && self.spare.len() < SPARE_MAX {
+            memory.clear();
+            self.spare.push(memory);
+        }
+    }
+
     /// Deliveries nobody has settled.
     pub fn outstanding(&self) -> usize {
         self.channel.acks.outstanding()
@@ -252,12 +265,10 @@ impl Session {
             wire::content_header(payload).ok_or(Fault::Malformed("a message's header cannot be read"))?;
         let oversized = (length > self.options.body_bytes_max).then_some(length);
         let start = if oversized.is_some() { 0 } else { length.min(BODY_BYTES_START) };
-        content.rest = Some(Rest {
-            properties: RawProperties::new(properties),
-            body: Vec::with_capacity(start as usize),
-            missing: length,
-            oversized,
-        });
+        let properties = RawProperties::new(properties, self.spare.pop().unwrap_or_default());
+        let mut body = self.spare.pop().unwrap_or_default();
+        body.reserve_exact(start as usize);
+        content.rest = Some(Rest { properties, body, missing: length, oversized });
         if length == 0 { self.finish_content() } else { Ok(()) }
     }
 

@@ -119,6 +119,8 @@ pub struct Session {
     channel: Channel,
     next_request: u64,
     properties: FieldTable,
+    /// Empty, with room: for properties and bodies that come.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Session {
@@ -141,6 +143,7 @@ impl Session {
             channel: Channel::default(),
             next_request: 1,
             properties: FieldTable::default(),
+            spare: Vec::new(),
         }
     }
 

@@ -276,7 +276,11 @@ impl Shared {
     fn keep(&self, mut envelope: Arc<Envelope>) {
         if let Some(place) = Arc::get_mut(&mut envelope) {
             // Those may be large.
-            (place.body, place.headers) = (Vec::new(), BTreeMap::new());
+            place.headers = BTreeMap::new();
+            let body = std::mem::take(&mut place.body);
+            if let Some(connection) = &*self.connection.borrow() {
+                connection.reuse_body(body);
+            }
             self.memory.borrow_mut().push(envelope);
         }
     }

@@ -220,17 +220,19 @@ fn take(
         connection.settle(delivery.tag, Settle::Reject);
         return;
     };
+    let (amqp, redelivered) = (delivery.tag, delivery.redelivered);
+    connection.reuse(delivery);
     if delayed && stored.envelope.eta.is_none() {
         let eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
         Arc::make_mut(&mut stored.envelope).eta = eta;
     }
-    let pardoned = delivery.redelivered && shared.pardons(&stored.envelope.id);
+    let pardoned = redelivered && shared.pardons(&stored.envelope.id);
     let counted_by_broker = kind == QueueKind::Quorum;
     if pardoned && counted_by_broker {
         stored.crashes = stored.crashes.saturating_sub(1);
     }
-    let tag = Tag { epoch: shared.epoch.get(), number: delivery.tag.number };
-    let held = Held { at, tag, amqp: delivery.tag, stored, handed_out: None };
+    let tag = Tag { epoch: shared.epoch.get(), number: amqp.number };
+    let held = Held { at, tag, amqp, stored, handed_out: None };
     let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
         Some(copy @ None) => {
             *copy = Some(held);
@@ -246,7 +248,7 @@ fn take(
         drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
         drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
-    } else if delivery.redelivered && !counted_by_broker && !pardoned && !delayed {
+    } else if redelivered && !counted_by_broker && !pardoned && !delayed {
         // Only a new message can carry the count; its first one says no more than that somebody had it.
         let mut held = held;
         held.stored.crashes += 1;
