@@ -1,7 +1,9 @@
 //! A task as the worker knows it, and as a broker carries it. Codecs turn one into the other; nobody else looks into a body.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,44 +21,105 @@ use crate::retry::Backoff;
 /// assert_ne!(TaskId::new(), TaskId::new());
 /// assert_eq!(TaskId::from("invoice-7").as_str(), "invoice-7");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(from = "Box<str>")]
-pub struct TaskId(Arc<str>);
+pub struct TaskId(Text);
+
+/// Ids are handed on at every step of a task, and are short: those have no memory of their own, so nothing is counted.
+#[derive(Clone)]
+enum Text {
+    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    Long(Arc<str>),
+}
+
+/// A UUID has 36.
+const SHORT_MAX: usize = 38;
 
 impl TaskId {
     /// A new one; later ids sort behind earlier ones.
     #[expect(clippy::new_without_default, reason = "two defaults that differ would surprise")]
     pub fn new() -> TaskId {
-        TaskId(uuid::Uuid::now_v7().to_string().into())
+        let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+        TaskId::from(&*uuid::Uuid::now_v7().hyphenated().encode_lower(&mut text))
     }
 
     /// As text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Text::Short { .. } => std::str::from_utf8(self.as_bytes()).expect("it was made of text"),
+            Text::Long(text) => text,
+        }
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Text::Long(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl PartialEq for TaskId {
+    fn eq(&self, other: &TaskId) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for TaskId {}
+
+impl Hash for TaskId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl PartialOrd for TaskId {
+    fn partial_cmp(&self, other: &TaskId) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for TaskId {
+    fn cmp(&self, other: &TaskId) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
     }
 }
 
 impl Serialize for TaskId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
+        serializer.serialize_str(self.as_str())
     }
 }
 
 impl From<Box<str>> for TaskId {
     fn from(text: Box<str>) -> TaskId {
-        TaskId(text.into())
+        TaskId::from(&*text)
     }
 }
 
 impl From<&str> for TaskId {
     fn from(text: &str) -> TaskId {
-        TaskId(text.into())
+        let mut bytes = [0; SHORT_MAX];
+        TaskId(match bytes.get_mut(..text.len()) {
+            Some(place) => {
+                place.copy_from_slice(text.as_bytes());
+                Text::Short { length: text.len() as u8, bytes }
+            }
+            None => Text::Long(text.into()),
+        })
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TaskId").field(&self.as_str()).finish()
     }
 }
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -174,5 +237,24 @@ impl Task {
     pub fn kwarg(mut self, name: &str, value: impl Into<Value>) -> Task {
         self.kwargs.insert(name.to_owned(), value.into());
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_the_same_text_whatever_their_length() {
+        for length in [0, 1, 36, SHORT_MAX - 1, SHORT_MAX, SHORT_MAX + 1, 300] {
+            let text = "ä".repeat(length / 2) + &"a".repeat(length % 2);
+            let id = TaskId::from(&*text);
+            assert_eq!((id.as_str(), id.to_string()), (&*text, text.clone()));
+            assert_eq!(id, TaskId::from(text.clone().into_boxed_str()));
+            assert_eq!(serde_json::from_value::<TaskId>(serde_json::to_value(&id).unwrap()).unwrap(), id);
+            let longer = TaskId::from(&*(text + "a"));
+            assert!(id < longer && id != longer);
+        }
+        assert_eq!(TaskId::new().as_str().len(), 36);
     }
 }
