@@ -11,6 +11,7 @@ use tidegate_sync::Event;
 use crate::broker::{BrokerError, Consumer, Incoming, Settled, Subscription, Verdict};
 use crate::hands::{Acks, Ending};
 use crate::metrics::add;
+use crate::outcome::OutcomeKind;
 use crate::pool::{Shared, WorkerPool};
 use crate::retry::Backoff;
 
@@ -156,13 +157,19 @@ impl Connection {
         let counters = &self.shared.counters;
         add(&counters.batches_settled, 1);
         counters.last_settled.set(Some(LoopHandle::current().time()));
+        // Those of one name and kind that follow each other are counted together.
+        let mut alike: Option<(&Rc<str>, OutcomeKind, u64)> = None;
+        let count = |(name, kind, count): (&Rc<str>, OutcomeKind, u64)| counters.settled(name, kind, count);
         for (ending, answer) in batch.iter().zip(answers) {
             let info = &ending.known.info;
             if *answer == Settled::Lost {
                 add(&counters.lost, 1);
                 tracing::warn!(task.id = %info.id, task.name = %info.name, "ended too late: another worker has it");
             } else {
-                counters.settled(&info.name, ending.kind);
+                match &mut alike {
+                    Some((name, kind, count)) if Rc::ptr_eq(name, &info.name) && *kind == ending.kind => *count += 1,
+                    _ => alike.replace((&info.name, ending.kind, 1)).into_iter().for_each(count),
+                }
                 match &ending.verdict {
                     // A crash is counted by its outcome.
                     Verdict::Ack | Verdict::Crash { .. } => {}
@@ -178,6 +185,7 @@ impl Connection {
                 middleware.settled(info, &ending.verdict, *answer);
             }
         }
+        alike.into_iter().for_each(count);
         self.acks.answered(batch.len());
     }
 

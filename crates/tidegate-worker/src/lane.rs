@@ -50,15 +50,17 @@ struct Steps {
 /// What a first step came to.
 enum Step {
     Waits(Run),
-    /// At this instant.
-    Over(Instant),
+    /// At this instant, after this long.
+    Over(Instant, Duration),
 }
 
-/// One moment on both clocks.
+/// Now, on both clocks: the date is looked at once for all first steps that follow each other.
 #[derive(Clone, Copy)]
 struct Moment {
     at: Instant,
+    /// `since` before.
     date: Timestamp,
+    since: Duration,
 }
 
 impl Lane {
@@ -77,8 +79,9 @@ impl Lane {
     }
 
     fn poll_first_steps(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let start = Moment { at: LoopHandle::current().time(), date: self.pool.shared.broker.now() };
-        self.pool.is_tired(start.at);
+        let date = self.pool.shared.broker.now();
+        let mut now = Moment { at: LoopHandle::current().time(), date, since: Duration::ZERO };
+        self.pool.is_tired(now.at);
         // It may have waited for its slot.
         let mut next = match self.first.take() {
             Some((held, lease)) => match self.pool.still_wanted(&held) {
@@ -90,17 +93,16 @@ impl Lane {
             },
             None => None,
         };
-        let mut now = start.at;
         while let Some((held, lease)) = next {
-            match first_step(&self.pool, held, lease, now, start, cx) {
+            match first_step(&self.pool, held, lease, now, cx) {
                 Step::Waits(run) => {
                     self.waiting = Some(run);
                     return Poll::Pending;
                 }
-                Step::Over(at) => now = at,
+                Step::Over(at, took) => now = Moment { at, since: now.since + took, ..now },
             }
             // A request to end this coroutine was meant for what it ran.
-            if self.pool.is_tired(now) || Task::current().cancelling() > 0 {
+            if self.pool.is_tired(now.at) || Task::current().cancelling() > 0 {
                 break;
             }
             next = self.next();
@@ -122,16 +124,15 @@ impl Future for Lane {
     }
 }
 
-/// Everything before a run, its first step, and everything behind it if that was the last. `begun` is now; `start` was a moment
-/// before.
+/// Everything before a run, its first step, and everything behind it if that was the last.
 fn first_step(
     pool: &Rc<WorkerPool>,
     mut held: Held,
     mut lease: Option<Box<Admitted>>,
-    begun: Instant,
-    start: Moment,
+    now: Moment,
     cx: &mut Context<'_>,
 ) -> Step {
+    let begun = now.at;
     let running = Running::new(pool);
     held.begin(begun);
     if let Some(lease) = &mut lease {
@@ -148,8 +149,7 @@ fn first_step(
     };
     let info = held.info();
     shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
-    let waited = moment::since(start.date, info.published) + begun.saturating_duration_since(start.at);
-    shared.counters.queued.add(waited);
+    shared.counters.queued.add(moment::since(now.date, info.published) + now.since);
     let variables = Variables::current();
     let outcome = match variables.run(|| shared.mode.begin(job, cx)) {
         Begun::Ended(outcome) => outcome,
@@ -158,24 +158,24 @@ fn first_step(
             let mut run = Run { steps, lease, begun, running, held };
             return match run.steps.poll(cx) {
                 Poll::Pending => Step::Waits(run),
-                Poll::Ready(outcome) => Step::Over(run.end(pool, outcome)),
+                Poll::Ready(outcome) => run.end(pool, outcome),
             };
         }
     };
     drop(lease);
-    Step::Over(end(pool, held, outcome, begun, running))
+    end(pool, held, outcome, begun, running)
 }
 
 impl Run {
-    fn end(self, pool: &WorkerPool, outcome: Outcome) -> Instant {
+    fn end(self, pool: &WorkerPool, outcome: Outcome) -> Step {
         let Run { steps, lease, begun, running, held } = self;
         drop((steps, lease));
         end(pool, held, outcome, begun, running)
     }
 }
 
-/// Everything behind a run, and when that was.
-fn end(pool: &WorkerPool, held: Held, mut outcome: Outcome, begun: Instant, running: Running) -> Instant {
+/// Everything behind a run.
+fn end(pool: &WorkerPool, held: Held, mut outcome: Outcome, begun: Instant, running: Running) -> Step {
     let (shared, info) = (&pool.shared, held.info());
     let now = LoopHandle::current().time();
     let took = now - begun;
@@ -184,7 +184,7 @@ fn end(pool: &WorkerPool, held: Held, mut outcome: Outcome, begun: Instant, runn
     log(info, &outcome, took);
     pool.settle(held, outcome);
     drop(running);
-    now
+    Step::Over(now, took)
 }
 
 impl Steps {

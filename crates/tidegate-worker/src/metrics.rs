@@ -48,14 +48,14 @@ pub(crate) fn add(cell: &Cell<u64>, by: u64) {
 }
 
 impl Counters {
-    pub(crate) fn settled(&self, name: &str, kind: OutcomeKind) {
+    pub(crate) fn settled(&self, name: &str, kind: OutcomeKind, count: u64) {
         let mut names = self.by_name.borrow_mut();
         if let Some(counts) = names.get_mut(name) {
-            counts[kind as usize] += 1;
+            counts[kind as usize] += count;
             return;
         }
         let name = if names.len() < NAMES_MAX { name } else { "other" };
-        names.entry(name.into()).or_insert([0; KINDS])[kind as usize] += 1;
+        names.entry(name.into()).or_insert([0; KINDS])[kind as usize] += count;
     }
 
     pub(crate) fn begun(&self) {
@@ -204,9 +204,9 @@ mod tests {
     fn outcomes_are_counted_by_name_and_the_names_are_bounded() {
         let counters = Counters::default();
         for n in 0..NAMES_MAX + 50 {
-            counters.settled(&format!("task{n}"), OutcomeKind::Success);
+            counters.settled(&format!("task{n}"), OutcomeKind::Success, 1);
         }
-        counters.settled("task0", OutcomeKind::Failure);
+        counters.settled("task0", OutcomeKind::Failure, 1);
         let mut text = Text::default();
         counters.write(&mut text);
         let text = text.finish();

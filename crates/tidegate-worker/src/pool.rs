@@ -93,11 +93,13 @@ pub(crate) struct WorkerPool {
     intake: Pile<Received>,
     /// Taken out of the intake, the next one last.
     line: RefCell<Vec<Received>>,
-    /// Since when the line is worked off without a pause, and whether one is due.
-    since: Cell<Option<Instant>>,
+    /// Until when the line is worked off without a pause, and whether one is due.
+    until: Cell<Option<Instant>>,
     tired: Cell<bool>,
     /// Names of the handlers; `None`: the mode finds out by trying.
     known: Option<QuickSet<String>>,
+    /// The last name that was found among them: mostly the next one too.
+    known_last: RefCell<Rc<str>>,
     /// Above the high-water mark, and not back at the low one.
     pub(crate) high: Cell<bool>,
     name: Last,
@@ -115,9 +117,10 @@ impl WorkerPool {
             watermarks,
             intake: Pile::default(),
             line: RefCell::default(),
-            since: Cell::new(None),
+            until: Cell::new(None),
             tired: Cell::new(false),
             known,
+            known_last: RefCell::new("".into()),
             high: Cell::new(false),
             name: Last::default(),
             queue: Last::default(),
@@ -157,9 +160,14 @@ impl WorkerPool {
 
     /// What is known before it takes a slot.
     fn admit(&self, info: &TaskInfo, task: &Task) -> Result<(), Outcome> {
-        if self.known.as_ref().is_some_and(|known| !known.contains(&task.name)) {
-            let reason = format!("no handler is called '{}'", task.name);
-            return Err(Outcome::Rejected { reason });
+        if let Some(known) = &self.known
+            && !Rc::ptr_eq(&self.known_last.borrow(), &info.name)
+        {
+            if !known.contains(&task.name) {
+                let reason = format!("no handler is called '{}'", task.name);
+                return Err(Outcome::Rejected { reason });
+            }
+            *self.known_last.borrow_mut() = Rc::clone(&info.name);
         }
         self.shared.middleware.iter().try_for_each(|middleware| middleware.received(info))
     }
@@ -171,12 +179,12 @@ impl WorkerPool {
         while self.intake.take(&mut batch).await {
             batch.reverse();
             std::mem::swap(&mut batch, &mut *self.line.borrow_mut());
-            self.since.set(None);
+            self.until.set(None);
             while let Some(held) = self.next_in_line() {
                 self.start(Lane::along_the_line(&self, held)).await;
                 if self.tired.take() {
                     yield_now().await;
-                    self.since.set(None);
+                    self.until.set(None);
                 }
             }
         }
@@ -206,11 +214,11 @@ impl WorkerPool {
 
     /// Whether it is the others' turn, at `now`.
     pub(crate) fn is_tired(&self, now: Instant) -> bool {
-        let Some(since) = self.since.get() else {
-            self.since.set(Some(now));
+        let Some(until) = self.until.get() else {
+            self.until.set(Some(now + STEP_MAX));
             return false;
         };
-        let tired = now.saturating_duration_since(since) > STEP_MAX;
+        let tired = now > until;
         self.tired.set(tired);
         tired
     }

@@ -276,7 +276,9 @@ impl Shared {
     fn keep(&self, mut envelope: Arc<Envelope>) {
         if let Some(place) = Arc::get_mut(&mut envelope) {
             // Those may be large.
-            place.headers = BTreeMap::new();
+            if !place.headers.is_empty() {
+                place.headers = BTreeMap::new();
+            }
             let body = std::mem::take(&mut place.body);
             if let Some(connection) = &*self.connection.borrow() {
                 connection.reuse_body(body);
