@@ -222,6 +222,23 @@ fn a_body_in_many_frames_is_one_message() {
 }
 
 #[test]
+fn memory_that_was_taken_back_carries_nothing_over() {
+    let mut peer = Peer::open();
+    for (tag, length) in (1..).zip([900, 3, 0, 1_000, 40, 5_000, 7]) {
+        let body = vec![tag as u8; length];
+        peer.deliver(tag, &body, 2);
+        let Some(Event::Delivery(delivery)) = peer.events().pop() else { panic!("no delivery {tag}") };
+        assert_eq!(delivery.body, body);
+        assert_eq!(delivery.properties.read().unwrap().delivery_mode(), &Some(2));
+        peer.session.reuse(delivery.properties.into_memory());
+        peer.session.reuse(delivery.body);
+    }
+    // The first body and all properties since, but none that is large.
+    assert!(!peer.session.spare.is_empty());
+    assert!(peer.session.spare.iter().all(|memory| memory.is_empty() && memory.capacity() <= 1_024));
+}
+
+#[test]
 fn however_the_bytes_are_cut_the_events_are_the_same() {
     let mut peer = Peer::new(SessionOptions::new(sasl(), "/"));
     peer.say_opening(60);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_loop::sleep;
+use tidegate_loop::{ContextVar, sleep};
 use tidegate_pool::Watermarks;
 use tidegate_worker::codec::native;
 use tidegate_worker::{Broker, Coroutines, Envelope, HandlerError, Handlers, MemoryBroker, Stop, Task, TaskState};
@@ -20,6 +20,43 @@ fn a_task_is_run_once_and_its_result_is_kept() {
         assert_eq!(yard.broker.inspect().await.unwrap()[0].running, 0);
         let report = yard.stop(Stop::Warm).await;
         assert_eq!((report.received, report.returned, report.unsettled, report.cancelled), (1, 0, 0, false));
+    });
+}
+
+static MARK: ContextVar<u32> = ContextVar::new("mark");
+
+/// Those that are over with their first step run one behind the other in one coroutine; nobody may tell by anything but that.
+#[test]
+fn tasks_that_follow_each_other_in_a_slot_know_nothing_of_each_other() {
+    simulate(|| async {
+        let handlers = Handlers::new()
+            .task("mark", |nap: bool| async move {
+                let before = MARK.get();
+                MARK.set(1);
+                if nap {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                Ok::<_, HandlerError>((before, MARK.get()))
+            })
+            .task("end_itself", || async {
+                tidegate_loop::Task::current().cancel();
+                Ok::<_, HandlerError>(())
+            });
+        let broker = MemoryBroker::new();
+        let mark = |nap: bool| Task::new("mark").arg(nap);
+        let tasks = [mark(false), mark(false), Task::new("end_itself"), mark(false), mark(true), mark(false)];
+        let batch = tasks.iter().map(|task| Envelope::of(task, QUEUE, native::encode(task)));
+        broker.publish(batch.collect()).await.unwrap();
+        let yard = Yard::on(&broker, Rc::new(Coroutines::new(handlers).with_slots(2)), |_| {});
+        for task in &tasks {
+            let result = yard.result(&task.id).await;
+            assert_eq!(result.state, TaskState::Succeeded);
+            if task.name == "mark" {
+                assert_eq!(result.value, serde_json::json!([null, 1]));
+            }
+        }
+        let report = yard.stop(Stop::Warm).await;
+        assert_eq!((report.received, report.returned, report.unsettled), (6, 0, 0));
     });
 }
 
