@@ -179,7 +179,7 @@ impl Session {
     }
 
     /// As [`settle`](Self::settle), and the broker may learn of it later, within the
-    /// [patience](SessionOptions::ack_patience) there is.
+    /// [patience](super::SessionOptions::ack_patience) there is.
     pub fn settle_lazily(&mut self, tag: Tag, settle: Settle) -> bool {
         self.channel.is_open() && tag.epoch == self.channel.epoch && self.channel.acks.settle(tag.number, settle)
     }
