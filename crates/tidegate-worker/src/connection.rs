@@ -2,6 +2,7 @@
 //! together. Errors that pass are waited out; others end the worker.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -127,7 +128,7 @@ impl Connection {
     }
 
     async fn settle(self: Rc<Self>, failure: Rc<Failure>) {
-        let mut batch = Vec::new();
+        let mut batch = VecDeque::new();
         while self.acks.take(&mut batch).await {
             let mut errors = 0;
             loop {
@@ -153,7 +154,7 @@ impl Connection {
         }
     }
 
-    fn answered(&self, batch: &[Ending], answers: &[Settled]) {
+    fn answered(&self, batch: &VecDeque<Ending>, answers: &[Settled]) {
         let counters = &self.shared.counters;
         add(&counters.batches_settled, 1);
         counters.last_settled.set(Some(LoopHandle::current().time()));

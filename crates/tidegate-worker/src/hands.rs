@@ -1,17 +1,17 @@
 //! The tasks this worker has in hand: received and not yet given back. Each is a guard that settles itself.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tidegate_sync::Event;
+use tidegate_sync::{Event, Queue};
 
 use crate::broker::{Settlement, Tag, TaskResult, Verdict};
 use crate::middleware::TaskInfo;
 use crate::mode::{StopReason, StopSignal};
 use crate::outcome::{Decision, OutcomeKind};
-use crate::pile::Pile;
 use crate::task::{Task, TaskId};
 
 /// What is known of a task in hand; it stays where it is until the task is settled.
@@ -43,7 +43,7 @@ impl Ending {
 pub(crate) struct Acks {
     /// Which connection's: tags of two connections may look alike.
     connection: usize,
-    queue: Pile<Ending>,
+    queue: Queue<Ending>,
     /// Pushed and not yet answered by the broker.
     unanswered: Cell<usize>,
     /// Set while `unanswered` is zero.
@@ -54,19 +54,19 @@ impl Acks {
     pub(crate) fn new(connection: usize) -> Acks {
         let none = Event::new();
         none.set();
-        Acks { connection, queue: Pile::default(), unanswered: Cell::new(0), none }
+        Acks { connection, queue: Queue::unbounded(), unanswered: Cell::new(0), none }
     }
 
     fn push(&self, ending: Ending) {
         self.unanswered.set(self.unanswered.get() + 1);
         self.none.clear();
         // A queue closed by a stop that ran out of time: the broker will find the task unsettled and return it.
-        let _ = self.queue.push(ending);
+        let _ = self.queue.try_push(ending);
     }
 
     /// Waits for something to settle, then exchanges all of it for `into`, which is empty. `false`: there will be nothing more.
-    pub(crate) async fn take(&self, into: &mut Vec<Ending>) -> bool {
-        self.queue.take(into).await
+    pub(crate) async fn take(&self, into: &mut VecDeque<Ending>) -> bool {
+        self.queue.recv_all_into(into).await.is_ok()
     }
 
     pub(crate) fn answered(&self, count: usize) {

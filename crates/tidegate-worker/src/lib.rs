@@ -32,7 +32,6 @@ mod mode;
 mod moment;
 mod outcome;
 mod phase;
-mod pile;
 mod pool;
 mod process;
 #[cfg(feature = "amqp")]

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use tidegate_limit::EnterError;
 use tidegate_loop::{spawn, yield_now};
 use tidegate_pool::{Drained, Pool, Watermarks};
+use tidegate_sync::Queue;
 
 use crate::at_once::AtOnce;
 use crate::broker::{Broker, Delivery};
@@ -25,7 +27,6 @@ use crate::metrics::{Counters, add};
 use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::{Mode, StopReason};
 use crate::outcome::{Circumstances, Outcome, before_run, decide, succeeded};
-use crate::pile::Pile;
 use crate::retry::{Policies, Policy};
 use crate::task::{Envelope, Task};
 
@@ -90,9 +91,9 @@ pub(crate) struct WorkerPool {
     slots: Pool<AtOnce>,
     pub(crate) watermarks: Option<Watermarks>,
     /// Bounded by the prefetch.
-    intake: Pile<Received>,
-    /// Taken out of the intake, the next one last.
-    line: RefCell<Vec<Received>>,
+    intake: Queue<Received>,
+    /// Taken out of the intake.
+    line: RefCell<VecDeque<Received>>,
     /// Until when the line is worked off without a pause, and whether one is due.
     until: Cell<Option<Instant>>,
     tired: Cell<bool>,
@@ -115,7 +116,7 @@ impl WorkerPool {
             shared,
             slots,
             watermarks,
-            intake: Pile::default(),
+            intake: Queue::unbounded(),
             line: RefCell::default(),
             until: Cell::new(None),
             tired: Cell::new(false),
@@ -155,7 +156,7 @@ impl WorkerPool {
         tracing::trace!(task.id = %info.id, task.name = %info.name, queue = %info.queue, "received");
         let held = shared.hands.take(tag, Known { info, task }, acks);
         // Closed: the stop has begun, and dropping what is held returns it.
-        let _ = self.intake.push(Received { held, refused: refused.map(Box::new) });
+        let _ = self.intake.try_push(Received { held, refused: refused.map(Box::new) });
     }
 
     /// What is known before it takes a slot.
@@ -175,9 +176,8 @@ impl WorkerPool {
     /// Begins what is received, until the intake is closed.
     pub(crate) async fn take(self: Rc<Self>) {
         let _line = Line(&self);
-        let mut batch = Vec::new();
-        while self.intake.take(&mut batch).await {
-            batch.reverse();
+        let mut batch = VecDeque::new();
+        while self.intake.recv_all_into(&mut batch).await.is_ok() {
             std::mem::swap(&mut batch, &mut *self.line.borrow_mut());
             self.until.set(None);
             while let Some(held) = self.next_in_line() {
@@ -193,7 +193,7 @@ impl WorkerPool {
     /// The next in line that is to run now; those before it that are not leave here.
     pub(crate) fn next_in_line(self: &Rc<Self>) -> Option<Held> {
         loop {
-            let Received { held, refused } = self.line.borrow_mut().pop()?;
+            let Received { held, refused } = self.line.borrow_mut().pop_front()?;
             if held.stop().reason() == Some(StopReason::Stopping) || self.slots.is_closed() {
                 drop(held);
                 continue;
