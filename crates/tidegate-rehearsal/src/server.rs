@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tidegate_http::{ServerHandle, local, serve};
 use tidegate_loop::net::TcpListener;
-use tidegate_loop::{EventLoop, sleep, spawn, yield_now};
+use tidegate_loop::{EventLoop, sleep_until, spawn, yield_now};
 use tidegate_sync::Event;
 
 use crate::builder::{Builder, Config};
@@ -31,6 +31,9 @@ use crate::ledger::{Admitted, Arrival, Denied, Ledger};
 use crate::stats::{Entry, Stats};
 use crate::text::{answer_to, cut, fingerprint, tokens_of};
 use crate::window::Now;
+
+/// So long before it is due an answer is made.
+const MAKING: Duration = Duration::from_millis(2);
 
 /// A page's picture may be large.
 const BODY_LEN_MAX: usize = 64 << 20;
@@ -411,7 +414,12 @@ async fn handle(
     };
     drop(body);
     let mut flight = Flight { shared: shared.clone(), admitted, outcome: None };
-    // Made before the wait: what this server does itself is a part of the latency, and behind it only the way out is left.
+    // Made just before it is due: what this server does itself is a part of the latency, and behind it only the way out is
+    // left. And not at once: those who come together with this one are counted first, when they come.
+    let due = came + admitted.latency;
+    if admitted.latency > MAKING {
+        sleep_until(due - MAKING).await;
+    }
     let (response, outcome) = match admitted.fault {
         Some(Fault::Silence | Fault::Drop) => (hang_up(), None),
         Some(Fault::Garbage) => (garbage(admitted.number), Some((200, 0))),
@@ -422,7 +430,7 @@ async fn handle(
         }
     };
     if !admitted.latency.is_zero() {
-        sleep(admitted.latency.saturating_sub(came.elapsed())).await;
+        sleep_until(due).await;
     }
     if admitted.fault == Some(Fault::Silence) {
         shared.stopping.wait().await;
