@@ -60,7 +60,7 @@ disk_free_limit.absolute = 50MB
 CONF
     echo '[rabbitmq_auth_mechanism_ssl].' >"$dir/enabled_plugins"
     cat >"$dir/env" <<ENV
-export HOME='$dir/home' ERL_EPMD_PORT=$epmd
+export HOME='$dir/home' ERL_EPMD_PORT=$epmd ERL_CRASH_DUMP='$dir/erl_crash.dump'
 export RABBITMQ_NODENAME=tidegate-$plain@localhost RABBITMQ_NODE_PORT=$plain RABBITMQ_DIST_PORT=$dist
 export RABBITMQ_MNESIA_BASE='$dir/mnesia' RABBITMQ_LOG_BASE='$dir/log' RABBITMQ_PID_FILE='$dir/pid'
 export RABBITMQ_CONFIG_FILE='$dir/rabbitmq.conf' RABBITMQ_ENABLED_PLUGINS_FILE='$dir/enabled_plugins'
@@ -89,15 +89,13 @@ case $verb in
             exec setsid "$bin/rabbitmq-server" </dev/null >"$dir/out.log" 2>&1
         ) &
         server=$!
-        # Who asks in the middle of a start may be told ':noproc' for an answer, and asks again. A start that is in the way
-        # of another's port, or fails otherwise, ends the server: then there is nothing to wait for.
-        until timeout 120 "$bin/rabbitmqctl" --quiet wait --timeout 110 "$dir/pid" >"$dir/wait.log" 2>&1; do
-            if kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt 110 ]; then continue; fi
+        # A start that is in the way of another's port, or fails otherwise, ends the server: then there is nothing to wait for.
+        timeout 120 "$bin/rabbitmqctl" --quiet wait --timeout 110 "$dir/pid" >"$dir/wait.log" 2>&1 || {
             echo "RabbitMQ does not start:" >&2
             tail -n 20 "$dir/out.log" "$dir/wait.log" >&2
             kill "$server" 2>/dev/null || true
             exit 1
-        done
+        }
         ;;
     stop)
         pid=$(cat "$dir/pid")
