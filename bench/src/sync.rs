@@ -3,7 +3,7 @@
 //! A workload is written once, over two small vocabularies: what runs the tasks ([`Runtime`]) and
 //! what they meet at ([`Gate`], [`Channel`]). A line then names which meets which.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::hint::black_box;
 use std::pin::Pin;
 use std::sync::{Arc, Barrier};
@@ -210,24 +210,29 @@ impl Gate for async_lock::Semaphore {
     }
 }
 
-/// A queue with two ends.
+/// A queue with two ends. Its futures are the contestants' own, whatever they yield: another one around them would be a call a
+/// message, and measured with it. What an `Option` or a `Result` holds is [what comes out of it](one).
 trait Channel: 'static {
     type Sender: Clone + Send + 'static;
     type Receiver: Send + 'static;
 
     fn with(capacity: usize) -> (Self::Sender, Self::Receiver);
 
-    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output = ()> + Send;
+    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send;
 
-    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output = u64> + Send;
+    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send;
 
     /// Waits for one, takes all there are, looks at each, and says how many.
     fn recv_all(receiver: &mut Self::Receiver) -> impl Future<Output = usize> + Send {
         async {
-            black_box(Self::recv(receiver).await);
+            black_box(one(Self::recv(receiver).await));
             1
         }
     }
+}
+
+fn one<T>(outcome: impl IntoIterator<Item = T>) -> T {
+    outcome.into_iter().next().expect(NOT_CLOSED)
 }
 
 impl Channel for tidegate_sync::Queue<u64> {
@@ -239,12 +244,12 @@ impl Channel for tidegate_sync::Queue<u64> {
         (Arc::clone(&queue), queue)
     }
 
-    async fn send(sender: &Arc<Self>, item: u64) {
-        sender.push(item).await.expect(NOT_CLOSED);
+    fn send(sender: &Arc<Self>, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send {
+        sender.push(item)
     }
 
-    async fn recv(receiver: &mut Arc<Self>) -> u64 {
-        Self::recv(receiver).await.expect(NOT_CLOSED)
+    fn recv(receiver: &mut Arc<Self>) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send {
+        Self::recv(receiver)
     }
 
     async fn recv_all(receiver: &mut Arc<Self>) -> usize {
@@ -263,12 +268,12 @@ impl Channel for TokioMpsc {
         tokio::sync::mpsc::channel(capacity)
     }
 
-    async fn send(sender: &Self::Sender, item: u64) {
-        sender.send(item).await.expect(NOT_CLOSED);
+    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send {
+        sender.send(item)
     }
 
-    async fn recv(receiver: &mut Self::Receiver) -> u64 {
-        receiver.recv().await.expect(NOT_CLOSED)
+    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send {
+        receiver.recv()
     }
 }
 
@@ -282,12 +287,12 @@ impl Channel for TokioUnbounded {
         tokio::sync::mpsc::unbounded_channel()
     }
 
-    async fn send(sender: &Self::Sender, item: u64) {
-        sender.send(item).expect(NOT_CLOSED);
+    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send {
+        ready(sender.send(item))
     }
 
-    async fn recv(receiver: &mut Self::Receiver) -> u64 {
-        receiver.recv().await.expect(NOT_CLOSED)
+    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send {
+        receiver.recv()
     }
 
     async fn recv_all(receiver: &mut Self::Receiver) -> usize {
@@ -307,12 +312,12 @@ impl Channel for AsyncChannel {
         async_channel::bounded(capacity)
     }
 
-    async fn send(sender: &Self::Sender, item: u64) {
-        sender.send(item).await.expect(NOT_CLOSED);
+    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send {
+        sender.send(item)
     }
 
-    async fn recv(receiver: &mut Self::Receiver) -> u64 {
-        receiver.recv().await.expect(NOT_CLOSED)
+    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send {
+        receiver.recv()
     }
 }
 
@@ -326,12 +331,12 @@ impl Channel for Flume {
         flume::bounded(capacity)
     }
 
-    async fn send(sender: &Self::Sender, item: u64) {
-        sender.send_async(item).await.expect(NOT_CLOSED);
+    fn send(sender: &Self::Sender, item: u64) -> impl Future<Output: IntoIterator<Item = ()> + Send> + Send {
+        sender.send_async(item)
     }
 
-    async fn recv(receiver: &mut Self::Receiver) -> u64 {
-        receiver.recv_async().await.expect(NOT_CLOSED)
+    fn recv(receiver: &mut Self::Receiver) -> impl Future<Output: IntoIterator<Item = u64> + Send> + Send {
+        receiver.recv_async()
     }
 }
 
@@ -474,12 +479,12 @@ fn one_to_one<R: Runtime, C: Channel>() -> f64 {
             let (sender, mut receiver) = C::with(100);
             let producer = R::spawn(async move {
                 for item in 0..ITEMS {
-                    C::send(&sender, item).await;
+                    one(C::send(&sender, item).await);
                 }
             });
             let consumer = R::spawn(async move {
                 for _ in 0..ITEMS {
-                    black_box(C::recv(&mut receiver).await);
+                    black_box(one(C::recv(&mut receiver).await));
                 }
             });
             producer.await;
@@ -499,12 +504,12 @@ fn many_to_many<C: Channel<Receiver: Clone>>() -> f64 {
                 let (sender, mut receiver) = (sender.clone(), receiver.clone());
                 tasks.push(tokio::spawn(async move {
                     for item in 0..EACH {
-                        C::send(&sender, item).await;
+                        one(C::send(&sender, item).await);
                     }
                 }));
                 tasks.push(tokio::spawn(async move {
                     for _ in 0..EACH {
-                        black_box(C::recv(&mut receiver).await);
+                        black_box(one(C::recv(&mut receiver).await));
                     }
                 }));
             }
@@ -525,7 +530,7 @@ fn between_threads<C: Channel>(batches: bool) -> f64 {
             let sender = sender.lock().expect(NO_PANIC).clone();
             futures_lite::future::block_on(async {
                 for item in 0..ITEMS {
-                    C::send(&sender, item).await;
+                    one(C::send(&sender, item).await);
                 }
             });
         } else {
@@ -537,7 +542,7 @@ fn between_threads<C: Channel>(batches: bool) -> f64 {
                     received += if batches {
                         C::recv_all(&mut receiver).await as u64
                     } else {
-                        black_box(C::recv(&mut receiver).await);
+                        black_box(one(C::recv(&mut receiver).await));
                         1
                     };
                 }

@@ -160,7 +160,7 @@ impl<T> Queue<T> {
     /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
     /// batch. Items promised to other consumers stay.
     ///
-    /// While items pour in from another thread, it lets them gather for two or three microseconds first: each visit holds
+    /// While items pour in from another thread, it lets them gather for about five microseconds first: each visit holds
     /// up their producer, and many small batches would cost both sides more than a few large ones.
     ///
     /// # Errors

@@ -42,10 +42,10 @@ pub(crate) fn pause(round: u32) {
 /// As many items for one visit to a queue mean that more are coming, and soon.
 pub(crate) const FLOW_MIN: usize = 8;
 
-/// Lets two or three microseconds pass: many times what a visit to a queue costs the producer on another core, so that the
+/// Lets about five microseconds pass: many times what a visit to a queue costs the producer on another core, so that the
 /// visits become a small part of his work, and a fraction of what going to sleep and being woken costs both.
 pub(crate) fn moment() {
-    (0..80).for_each(|_| std::hint::spin_loop());
+    (0..200).for_each(|_| std::hint::spin_loop());
 }
 
 /// A number that no other thread has now.
