@@ -521,7 +521,8 @@ fn many_to_many<C: Channel<Receiver: Clone>>() -> f64 {
 }
 
 fn between_threads<C: Channel>(batches: bool) -> f64 {
-    const ITEMS: u64 = 500_000;
+    // So many that the start of a thread and the first wake-up are a small part of it.
+    const ITEMS: u64 = 2_000_000;
     let (sender, receiver) = C::with(usize::MAX);
     let receiver = std::sync::Mutex::new(Some(receiver));
     let sender = std::sync::Mutex::new(sender);

@@ -16,7 +16,8 @@ use crate::python::{self, Python};
 const PAGES: u64 = 1_000;
 const CONCURRENCY: u64 = 50;
 const LATENCY: Duration = Duration::from_millis(10);
-const WARM_UP: u64 = 200;
+/// As many as are measured: what a process takes to get going is no cost of a call, and the start has a line of its own.
+const WARM_UP: u64 = PAGES;
 
 const ASLEEP: &str = "tidegate, server that sleeps";
 const HTTPX: &str = "asyncio + httpx, semaphore";
