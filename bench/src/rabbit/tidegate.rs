@@ -1,6 +1,7 @@
 //! tidegate-amqp on its own loop. It also fills the queue for everybody.
 
 use std::error::Error;
+use std::time::Duration;
 
 use tidegate_amqp::types::BasicProperties;
 use tidegate_amqp::{Connection, Consume, Incoming, Message, Options, Queue, Settle};
@@ -13,16 +14,18 @@ pub(super) fn on_loop<T: 'static>(work: impl Future<Output = Outcome<T>> + 'stat
     tidegate_loop::run(work).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-async fn open(host: String) -> Outcome<Connection> {
+async fn open(host: String, read_patience: Duration) -> Outcome<Connection> {
     let uri = format!("amqp://{host}").parse()?;
-    Ok(Connection::open(&uri, &Options::default()).await?)
+    let mut options = Options::default();
+    options.read_patience = read_patience;
+    Ok(Connection::open(&uri, &options).await?)
 }
 
 /// The durable queue with persistent messages, and nothing else in it.
 pub(super) fn fill(host: &str) -> Result<(), String> {
     let host = host.to_owned();
     on_loop(async move {
-        let connection = open(host).await?;
+        let connection = open(host, Duration::ZERO).await?;
         connection.declare(&Queue::durable(QUEUE)).await?;
         connection.purge(QUEUE).await?;
         let properties = BasicProperties::default().with_delivery_mode(2);
@@ -42,7 +45,9 @@ pub(super) fn fill(host: &str) -> Result<(), String> {
 pub(super) fn consume(host: &str, acks: Acks) -> Result<Cost, String> {
     let host = host.to_owned();
     on_loop(async move {
-        let connection = open(host).await?;
+        // As the worker's, where acknowledgements may wait as well.
+        let patience = if acks == Acks::Each { Duration::ZERO } else { Duration::from_millis(2) };
+        let connection = open(host, patience).await?;
         connection.qos(PREFETCH).await?;
         let watch = Watch::start();
         connection.consume(&Consume::from(QUEUE)).await?;

@@ -31,11 +31,20 @@ pub struct Options {
     /// saves both ends work; not at all unless set. It never waits while anything else is sent, nor once it is a quarter of
     /// the prefetch.
     pub ack_patience: Duration,
+    /// For how long what floods in may gather before it is read, which saves both ends work; not at all unless set. A message
+    /// that comes alone is read at once, and nothing gathers that the prefetch would end too soon.
+    pub read_patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { name: "tidegate".to_owned(), body_bytes_max: 128 << 20, confirms: true, ack_patience: Duration::ZERO }
+        Options {
+            name: "tidegate".to_owned(),
+            body_bytes_max: 128 << 20,
+            confirms: true,
+            ack_patience: Duration::ZERO,
+            read_patience: Duration::ZERO,
+        }
     }
 }
 
@@ -102,7 +111,7 @@ async fn open(
     let shared = Rc::new(Shared::new(Session::new(session, now()), place));
     let opened = shared.inner.borrow_mut().wait_open();
     // Goes on by itself until the session has ended, or nobody holds the connection any more.
-    drop(spawn(Driver::new(shared.clone(), link)));
+    drop(spawn(Driver::new(shared.clone(), link, options.read_patience)));
     let connection = Connection::new(shared.clone());
     match poll_fn(|cx| opened.poll(cx)).await {
         Ok(()) => Ok(connection),

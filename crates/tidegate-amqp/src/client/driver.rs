@@ -4,14 +4,15 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_rustls::client::TlsStream;
 use tidegate_loop::net::TcpStream;
 use tidegate_loop::{LoopHandle, Sleep, sleep_until};
 
+use super::gather::{MARK_BYTES, Reading};
 use super::shared::Shared;
 use crate::session::Session;
 
@@ -50,6 +51,14 @@ impl Link {
         }
     }
 
+    /// See [`TcpStream::set_receive_mark`].
+    fn set_mark(&self, bytes: u32) -> io::Result<()> {
+        match self {
+            Link::Plain(stream) => stream.set_receive_mark(bytes),
+            Link::Tls(stream) => stream.get_ref().0.set_receive_mark(bytes),
+        }
+    }
+
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Link::Plain(stream) => Pin::new(stream).poll_close(cx),
@@ -69,12 +78,56 @@ pub(super) struct Driver {
     flushed: bool,
     /// Armed for this instant; it may be early, then it is looked at again.
     alarm: Option<(Instant, Sleep)>,
+    read_patience: Duration,
+    /// While what comes gathers: until then.
+    gathering: Option<Sleep>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Rc<Shared>, link: Link) -> Driver {
+    pub(super) fn new(shared: Rc<Shared>, link: Link, read_patience: Duration) -> Driver {
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        Driver { shared, link, buffer, out: Vec::new(), sent: 0, flushed: true, alarm: None }
+        Driver {
+            shared,
+            link,
+            buffer,
+            out: Vec::new(),
+            sent: 0,
+            flushed: true,
+            alarm: None,
+            read_patience,
+            gathering: None,
+        }
+    }
+
+    fn hear(&mut self, count: usize) {
+        let bytes = &self.buffer[..count];
+        let before = self.shared.inner.borrow().delivered;
+        let room = self.shared.with_session(|session| {
+            session.handle_bytes(bytes, now());
+            session.room()
+        });
+        let deliveries = self.shared.inner.borrow().delivered - before;
+        if !self.read_patience.is_zero() && (Reading { bytes: count, deliveries, room }).is_flood() {
+            self.gather();
+        }
+    }
+
+    /// Has the kernel wake us when more has come, or our patience is over.
+    fn gather(&mut self) {
+        // Refused, it goes on as before.
+        if self.gathering.is_some() || self.link.set_mark(MARK_BYTES).is_ok() {
+            self.gathering = Some(sleep_until(now() + self.read_patience));
+        }
+    }
+
+    /// Ready when it has lasted long enough; what has come by then wakes us.
+    fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.gathering {
+            Some(sleep) => ready!(Pin::new(sleep).poll(cx)),
+            None => return Poll::Pending,
+        }
+        self.gathering = None;
+        Poll::Ready(self.link.set_mark(1))
     }
 
     /// Ready when all there was is with the kernel.
@@ -155,8 +208,7 @@ impl Future for Driver {
                     continue;
                 }
                 Poll::Ready(Ok(count)) => {
-                    let bytes = &this.buffer[..count];
-                    this.shared.with_session(|session| session.handle_bytes(bytes, now()));
+                    this.hear(count);
                     continue;
                 }
                 Poll::Ready(Err(error)) => {
@@ -164,6 +216,10 @@ impl Future for Driver {
                     return Poll::Ready(());
                 }
                 Poll::Pending => {}
+            }
+            if let Poll::Ready(Err(error)) = this.poll_gathered(cx) {
+                this.lose(&error);
+                return Poll::Ready(());
             }
             if this.poll_alarm(cx).is_pending() {
                 return Poll::Pending;

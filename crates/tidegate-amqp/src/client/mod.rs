@@ -4,6 +4,7 @@ mod connect;
 mod connection;
 mod driver;
 mod error;
+mod gather;
 mod shared;
 mod tls;
 

@@ -198,6 +198,15 @@ impl Session {
         self.channel.acks.outstanding()
     }
 
+    /// How many more deliveries the broker may send to one consumer before it is told of what is settled.
+    pub fn room(&self) -> usize {
+        let acks = &self.channel.acks;
+        match usize::from(self.channel.prefetch) {
+            0 => usize::MAX,
+            prefetch => prefetch.saturating_sub(acks.outstanding() + acks.settled()),
+        }
+    }
+
     /// Which opening of the channel this is; 0 before the first.
     pub fn epoch(&self) -> u32 {
         self.channel.epoch

@@ -170,3 +170,49 @@ pub(crate) fn a_large_body_reaches_a_peer_that_says_nothing(kind: SelectorKind) 
     });
     assert!(reader.join().unwrap() == sent);
 }
+
+pub(crate) fn a_receive_mark_keeps_drops_back_and_lets_a_flood_and_the_end_through(kind: SelectorKind) {
+    const MARK: usize = 1_000;
+    on(kind, async {
+        let (near, far) = pair(&listener().await).await;
+        let far = Rc::new(far);
+        // Of somebody who waits before anything comes: a read that is tried takes what there is.
+        let read = async || {
+            let far = Rc::clone(&far);
+            let reader = spawn(async move {
+                let mut buffer = [0; 2 * MARK];
+                far.read(&mut buffer).await.unwrap()
+            });
+            pass_turns().await;
+            reader
+        };
+        let reader = read().await;
+        far.set_receive_mark(MARK as u32).unwrap();
+        near.write_all(&[1; 10]).await.unwrap();
+        pass_turns().await;
+        assert!(!reader.is_finished(), "woken by a drop");
+        near.write_all(&[1; MARK - 10]).await.unwrap();
+        assert_eq!(reader.await.unwrap(), MARK);
+
+        let reader = read().await;
+        near.write_all(&[1; 10]).await.unwrap();
+        pass_turns().await;
+        assert!(!reader.is_finished(), "woken by a drop");
+        far.set_receive_mark(1).unwrap();
+        assert_eq!(reader.await.unwrap(), 10, "what was kept back is there once the mark is low");
+
+        let reader = read().await;
+        far.set_receive_mark(MARK as u32).unwrap();
+        near.write_all(&[1; 5]).await.unwrap();
+        drop(near);
+        assert_eq!(reader.await.unwrap(), 5);
+        assert_eq!(read().await.await.unwrap(), 0, "the end");
+    });
+}
+
+/// Enough for the selector to be asked several times.
+async fn pass_turns() {
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+}

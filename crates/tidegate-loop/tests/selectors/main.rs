@@ -42,6 +42,7 @@ suite! {
         vectored_reads_and_writes_keep_their_order
         urgent_data_does_not_stop_a_reader
         a_large_body_reaches_a_peer_that_says_nothing
+        a_receive_mark_keeps_drops_back_and_lets_a_flood_and_the_end_through
     }
     closing {
         after_half_a_close_the_other_half_goes_on

@@ -34,6 +34,9 @@ const PARDONED_FOR: Duration = Duration::from_secs(30);
 /// Those that ended within this time before a worker dies are run again, as is what ran.
 pub(super) const ACK_PATIENCE: Duration = Duration::from_millis(5);
 
+/// How long tasks that flood in may gather before they are looked at: for that the kernel is asked once for dozens of them.
+pub(super) const READ_PATIENCE: Duration = Duration::from_millis(2);
+
 /// A delivery of the current connection.
 #[derive(Debug)]
 pub(super) struct Held {

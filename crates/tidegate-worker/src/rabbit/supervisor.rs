@@ -9,7 +9,7 @@ use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
 use tidegate_loop::{sleep, spawn, timeout};
 
 use super::backoff::Backoff;
-use super::consumer::{ACK_PATIENCE, Held, Shared};
+use super::consumer::{ACK_PATIENCE, Held, READ_PATIENCE, Shared};
 use super::core::{Core, Place};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::topology::QueueKind;
@@ -54,6 +54,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerErr
     options.name = format!("{} {}", core.options.name, shared.subscription.consumer);
     options.body_bytes_max = core.options.body_bytes_max as u64;
     options.ack_patience = ACK_PATIENCE;
+    options.read_patience = READ_PATIENCE;
     // Over the control connection: a refusal there leaves this one alone.
     for queue in &shared.subscription.queues {
         core.ensure(queue).await?;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -99,6 +99,40 @@ impl TcpStream {
     /// When the kernel refuses.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(sockopt::socket_linger(self.as_fd())?)
+    }
+
+    /// Who waits to read is woken only when so many bytes are there, or the peer has ended its side (`SO_RCVLOWAT`); 1 unless
+    /// set. A read never waits for more than there is. For those who read a flood and can do without its first drops for a
+    /// while: when they cannot any more they set it back, and are woken at once by whatever has come.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    ///
+    /// ```
+    /// # use tidegate_loop::{net::{TcpListener, TcpStream}, run, timeout, Duration};
+    /// # run(async {
+    /// # let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// # let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// # let (peer, _) = listener.accept().await?;
+    /// stream.set_receive_mark(1000)?;
+    /// peer.write_all(b"a drop").await?;
+    /// let mut buffer = [0; 100];
+    /// assert!(timeout(Duration::from_millis(10), stream.readable()).await.is_err());
+    /// stream.set_receive_mark(1)?;
+    /// assert_eq!(stream.read(&mut buffer).await?, 6);
+    /// # Ok::<(), std::io::Error>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    pub fn set_receive_mark(&self, bytes: u32) -> io::Result<()> {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let length = size_of_val(&bytes) as libc::socklen_t;
+        let value = std::ptr::from_ref(&bytes).cast();
+        // SAFETY: an open descriptor, and an integer that lives through the call, with its own length.
+        match unsafe { libc::setsockopt(self.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, length) }
+        {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Whom it is connected to.
