@@ -13,7 +13,7 @@ browse() {
 
 for example in timeline sleep await-task await-coro await-future; do
     page="$scratch/$example.html"
-    cargo run --release --locked --quiet -- trace "$example" --format html --out "$page"
+    "${TIDEGATE_PROGRAM_DIR:?is where the program was built}/tidegate" trace "$example" --format html --out "$page"
     if grep -qE 'https?://' <(grep -vE 'www\.w3\.org|ui\.perfetto\.dev' "$page"); then
         echo "$example: the page refers to the network" >&2
         exit 1

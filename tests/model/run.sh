@@ -23,9 +23,7 @@ until url=$(grep -o 'http://.*' "$scratch/model.url"); do
     sleep 0.1
 done
 
-cargo build --release --locked --quiet
-tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
-"$tidegate" explain samples/tides.pdf --provider openai --base-url "$url" --model smollm2 --pages 1-3 --max-tokens 60 \
+"${TIDEGATE_PROGRAM_DIR:?is where the program was built}/tidegate" explain samples/tides.pdf --provider openai --base-url "$url" --model smollm2 --pages 1-3 --max-tokens 60 \
     --text-only --page-concurrency 2 --out "$scratch/explained" --progress plain
 exec 8>&-
 wait "$server" || true

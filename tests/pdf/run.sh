@@ -20,7 +20,7 @@ need pdftotext poppler-utils
 need python3 python3
 
 cargo build "${selection[@]}" --example pdf_pages
-program=$PWD/${CARGO_TARGET_DIR:-target}/debug/examples/pdf_pages
+program=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/examples/pdf_pages
 
 # English, and Japanese for another script; 4 MB together. Downloaded, not installed.
 mkdir -p "$scratch/pdf"

@@ -42,7 +42,7 @@ across=a_killed_worker_costs_its_pages_in_flight_through_rabbitmq
 cargo test "${selection[@]}" --test shared -- "$across"
 
 # The guide's commands; the program was built for the tests.
-PATH="$PWD/${CARGO_TARGET_DIR:-target}/debug:$scratch/python/bin:$PATH"
+PATH="$(realpath "${CARGO_TARGET_DIR:-target}")/debug:$scratch/python/bin:$PATH"
 export PATH PYTHONPATH="$PWD/clients/python"
 # A port, because Celery's address of a socket is written otherwise than ours.
 port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')

@@ -11,7 +11,7 @@ block() {
 mkdir "$scratch/readme"
 block python >"$scratch/readme/jobs.py"
 block sh >"$scratch/readme/commands.sh"
-PATH="$PWD/${CARGO_TARGET_DIR:-target}/release:$PATH"
+PATH="${TIDEGATE_PROGRAM_DIR:?is where the program was built}:$PATH"
 export PATH PYTHONPATH="$PWD/clients/python" XDG_DATA_HOME="$scratch/readme/data" XDG_CONFIG_HOME="$scratch/readme/config"
 cd "$scratch/readme"
 timeout 60 bash -eu -c '. ./commands.sh; wait $! || true' >out.txt 2>log.txt || {

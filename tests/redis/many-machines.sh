@@ -11,7 +11,7 @@ redis-server --port 0 --unixsocket "$scratch/redis.sock" --save '' --appendonly 
 redis=$!
 trap 'kill "$redis"' EXIT
 export QUEUE="sqlite:$scratch/queue.db" REDIS="unix://$scratch/redis.sock" SAMPLES="$PWD/samples/tides.pdf"
-export PATH="$PWD/${CARGO_TARGET_DIR:-target}/debug:$PATH" XDG_CONFIG_HOME="$scratch/config"
+export PATH="$(realpath "${CARGO_TARGET_DIR:-target}")/debug:$PATH" XDG_CONFIG_HOME="$scratch/config"
 cd "$scratch"
 timeout 60 bash -eu -c 'trap "kill \$(jobs -p)" EXIT; . ./commands.sh' >out.txt 2>log.txt || {
     cat out.txt log.txt >&2
