@@ -16,10 +16,14 @@ fn uri(address: &str) -> Uri {
 }
 
 /// Both ends, open.
-async fn pair(options: &str) -> (Connection, Scripted) {
+async fn pair(query: &str) -> (Connection, Scripted) {
+    pair_with(query, &Options::default()).await
+}
+
+async fn pair_with(query: &str, options: &Options) -> (Connection, Scripted) {
     let (listener, host) = listen().await;
     let server = spawn(async move { Scripted::open(&listener).await });
-    let connection = Connection::open(&uri(&format!("amqp://{host}{options}")), &Options::default()).await.unwrap();
+    let connection = Connection::open(&uri(&format!("amqp://{host}{query}")), options).await.unwrap();
     (connection, server.await.unwrap())
 }
 
@@ -113,5 +117,42 @@ fn closing_is_told_to_the_broker_and_waits_for_its_word() {
         let ((), ()) = join(connection.close(), server.close()).await;
         assert_eq!(connection.ended().await, Closed::ByUs);
         assert!(matches!(connection.qos(1).await, Err(Error::Closed)));
+    });
+}
+
+/// Both ends, and whoever reads a flood may let it gather for so long.
+async fn patient_pair(patience: Duration) -> (Connection, Scripted) {
+    let mut options = Options::default();
+    options.read_patience = patience;
+    pair_with("", &options).await
+}
+
+#[test]
+fn what_floods_in_is_read_when_it_is_worth_it() {
+    on_loop(async {
+        let (connection, server) = patient_pair(Duration::from_secs(3600)).await;
+        server.deliver(1..2).await;
+        assert_eq!(connection.recv_all().await.unwrap().len(), 1, "one that comes alone is read at once");
+        server.deliver(2..42).await;
+        assert_eq!(connection.recv_all().await.unwrap().len(), 40);
+        server.deliver(42..43).await;
+        let read = timeout(Duration::from_millis(20), connection.recv_all()).await;
+        assert!(read.is_err(), "it did not wait for more: {read:?}");
+        server.deliver(43..243).await;
+        assert_eq!(connection.recv_all().await.unwrap().len(), 201);
+    });
+}
+
+#[test]
+fn the_last_of_a_flood_is_read_when_patience_is_over() {
+    on_loop(async {
+        let (connection, server) = patient_pair(Duration::from_millis(20)).await;
+        for round in 0..3 {
+            let first = 1 + round * 41;
+            server.deliver(first..first + 40).await;
+            assert_eq!(connection.recv_all().await.unwrap().len(), 40);
+            server.deliver(first + 40..first + 41).await;
+            assert_eq!(connection.recv_all().await.unwrap().len(), 1);
+        }
     });
 }

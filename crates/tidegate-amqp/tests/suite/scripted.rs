@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use amq_protocol::frame::{AMQPFrame, WriteContext, gen_frame, parse_frame};
-use amq_protocol::protocol::{AMQPClass, channel, confirm, connection, queue};
+use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, WriteContext, gen_frame, parse_frame};
+use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, queue};
 use amq_protocol::types::FieldTable;
 use tidegate_loop::net::{TcpListener, TcpStream};
 
@@ -46,9 +46,28 @@ impl Scripted {
     }
 
     async fn say(&self, channel: u16, class: AMQPClass) {
-        let frame = AMQPFrame::Method(channel, class);
-        let written = gen_frame(&frame)(WriteContext::from(Vec::new())).unwrap();
-        self.stream.write_all(&written.into_inner().0).await.unwrap();
+        self.stream.write_all(&bytes(&AMQPFrame::Method(channel, class))).await.unwrap();
+    }
+
+    /// Messages of a hundred bytes, in one piece.
+    pub(crate) async fn deliver(&self, tags: std::ops::Range<u64>) {
+        let all = tags.flat_map(|delivery_tag| {
+            let deliver = basic::Deliver {
+                consumer_tag: "c".into(),
+                delivery_tag,
+                redelivered: false,
+                exchange: "".into(),
+                routing_key: "q".into(),
+            };
+            let header = AMQPContentHeader { class_id: 60, body_size: 100, properties: BasicProperties::default() };
+            let frames = [
+                AMQPFrame::Method(1, AMQPClass::Basic(basic::AMQPMethod::Deliver(deliver))),
+                AMQPFrame::Header(1, header),
+                AMQPFrame::Body(1, vec![b'x'; 100]),
+            ];
+            frames.iter().flat_map(bytes).collect::<Vec<u8>>()
+        });
+        self.stream.write_all(&all.collect::<Vec<u8>>()).await.unwrap();
     }
 
     /// The next frame; `None` at the end of the connection.
@@ -101,4 +120,8 @@ impl Scripted {
         assert!(closes, "{heard:?}");
         self.say(0, AMQPClass::Connection(connection::AMQPMethod::CloseOk(connection::CloseOk {}))).await;
     }
+}
+
+fn bytes(frame: &AMQPFrame) -> Vec<u8> {
+    gen_frame(frame)(WriteContext::from(Vec::new())).unwrap().into_inner().0
 }

@@ -177,16 +177,15 @@ pub(crate) fn a_receive_mark_keeps_drops_back_and_lets_a_flood_and_the_end_throu
         let (near, far) = pair(&listener().await).await;
         let far = Rc::new(far);
         // Of somebody who waits before anything comes: a read that is tried takes what there is.
-        let read = async || {
+        let read = || {
             let far = Rc::clone(&far);
-            let reader = spawn(async move {
+            spawn(async move {
                 let mut buffer = [0; 2 * MARK];
                 far.read(&mut buffer).await.unwrap()
-            });
-            pass_turns().await;
-            reader
+            })
         };
-        let reader = read().await;
+        let reader = read();
+        pass_turns().await;
         far.set_receive_mark(MARK as u32).unwrap();
         near.write_all(&[1; 10]).await.unwrap();
         pass_turns().await;
@@ -194,19 +193,21 @@ pub(crate) fn a_receive_mark_keeps_drops_back_and_lets_a_flood_and_the_end_throu
         near.write_all(&[1; MARK - 10]).await.unwrap();
         assert_eq!(reader.await.unwrap(), MARK);
 
-        let reader = read().await;
+        let reader = read();
+        pass_turns().await;
         near.write_all(&[1; 10]).await.unwrap();
         pass_turns().await;
         assert!(!reader.is_finished(), "woken by a drop");
         far.set_receive_mark(1).unwrap();
         assert_eq!(reader.await.unwrap(), 10, "what was kept back is there once the mark is low");
 
-        let reader = read().await;
+        let reader = read();
+        pass_turns().await;
         far.set_receive_mark(MARK as u32).unwrap();
         near.write_all(&[1; 5]).await.unwrap();
         drop(near);
         assert_eq!(reader.await.unwrap(), 5);
-        assert_eq!(read().await.await.unwrap(), 0, "the end");
+        assert_eq!(read().await.unwrap(), 0, "the end");
     });
 }
 
