@@ -102,12 +102,13 @@ impl Driver {
     fn hear(&mut self, count: usize) {
         let bytes = &self.buffer[..count];
         let before = self.shared.inner.borrow().delivered;
-        let room = self.shared.with_session(|session| {
+        let (room, prefetch) = self.shared.with_session(|session| {
             session.handle_bytes(bytes, now());
-            session.room()
+            (session.room(), session.prefetch())
         });
-        let deliveries = self.shared.inner.borrow().delivered - before;
-        if !self.read_patience.is_zero() && (Reading { bytes: count, deliveries, room }).is_flood() {
+        let deliveries = (self.shared.inner.borrow().delivered - before) as usize;
+        let reading = Reading { bytes: count, deliveries, room, prefetch };
+        if !self.read_patience.is_zero() && reading.is_flood() {
             self.gather();
         }
     }

@@ -198,11 +198,19 @@ impl Session {
         self.channel.acks.outstanding()
     }
 
-    /// How many more deliveries the broker may send to one consumer before it is told of what is settled.
+    /// How many unsettled deliveries one consumer may have; `usize::MAX`: any number.
+    pub fn prefetch(&self) -> usize {
+        match self.channel.prefetch {
+            0 => usize::MAX,
+            prefetch => prefetch.into(),
+        }
+    }
+
+    /// Of them, how many more the broker may send before it is told of what is settled.
     pub fn room(&self) -> usize {
         let acks = &self.channel.acks;
-        match usize::from(self.channel.prefetch) {
-            0 => usize::MAX,
+        match self.prefetch() {
+            usize::MAX => usize::MAX,
             prefetch => prefetch.saturating_sub(acks.outstanding() + acks.settled()),
         }
     }
