@@ -11,7 +11,7 @@
 //! # Where to read
 //! `acks.rs` (which deliveries are told how), `wire.rs` (bytes), `properties.rs` (a message's
 //! properties in place), `session/` (the protocol), `uri.rs` (where and who), then
-//! `client/`: `connection.rs` what a program uses, `driver.rs` the coroutine, `connect.rs` how one comes to be, `error.rs` what
+//! `client/`: `connection.rs` what a program uses, `driver.rs` the coroutine, `gather.rs` when it lets a flood gather, `connect.rs` how one comes to be, `error.rs` what
 //! goes wrong.
 
 #![forbid(unsafe_code)]
