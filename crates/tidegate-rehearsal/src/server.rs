@@ -380,7 +380,8 @@ async fn handle(
     model: Option<String>,
     task: Task,
 ) -> Response {
-    let came = Instant::now();
+    // One moment for all: its place in the windows, its line in the log, and what its latency is counted from.
+    let arrived = now();
     let config = &shared.config;
     if config.api_key.as_deref().is_some_and(|key| dialect.key(&headers) != Some(key)) {
         return respond(reject(&shared, dialect, &Wrong::Key));
@@ -400,7 +401,6 @@ async fn handle(
         tokens_out: Dialect::cost_out(&ask, tokens_out, config.counting),
         fingerprint: fingerprint(&body),
     };
-    let arrived = now();
     let (admitted, levels) = shared.count(|ledger| {
         let admitted = ledger.arrive(&arrival, arrived);
         (admitted, if config.rate_headers { ledger.levels(arrived) } else { Vec::new() })
@@ -416,7 +416,7 @@ async fn handle(
     let mut flight = Flight { shared: shared.clone(), admitted, outcome: None };
     // Made just before it is due: what this server does itself is a part of the latency, and behind it only the way out is
     // left. And not at once: those who come together with this one are counted first, when they come.
-    let due = came + admitted.latency;
+    let due = arrived.instant + admitted.latency;
     if admitted.latency > MAKING {
         sleep_until(due - MAKING).await;
     }
