@@ -3,9 +3,10 @@
 //! The server is tidegate-rehearsal, in a thread of this process; the clients are processes of their own, so that their
 //! memory and CPU time are theirs. `strict.rs` is burst and spread against strict limits, `pages.rs` a thousand pages at
 //! 10 ms, `flight.rs` ten thousand at once, `plan.rs` a million in virtual time, `start.rs` the command from its
-//! start to its first call; `client.rs` is what runs in the children,
+//! start to its first call; `client.rs` is what runs in the children, `bare.rs` the least a client could do,
 //! `pollers.rs` how others keep to a limit.
 
+mod bare;
 mod client;
 mod flight;
 mod pages;

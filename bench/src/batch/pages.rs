@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tidegate_rehearsal::{Handle, Latency, Server};
 
+use super::bare;
 use super::client::{self, Did, Kind, Work};
 use crate::cpus::Cpus;
 use crate::harness::{BASELINE, Goal, Line};
@@ -20,6 +21,7 @@ const LATENCY: Duration = Duration::from_millis(10);
 const WARM_UP: u64 = PAGES;
 
 const ASLEEP: &str = "tidegate, server that sleeps";
+const BARE: &str = "bare sockets";
 const HTTPX: &str = "asyncio + httpx, semaphore";
 const PACKAGE: &str = "httpx==0.28.1";
 
@@ -53,7 +55,7 @@ pub(super) fn lines() -> Vec<Line> {
         .goal(Goal::Below { limit: ideal / 0.95, aim: ideal / 0.98 })
         .rounds_max(7)
         .note(format!(
-            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps"
+            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; bare sockets send the same and parse nothing: the server's and the machine's part"
         ));
     let cpu = Line::new("1,000 pages at 10 ms, concurrency 50: CPU of the client", "ms")
         .goal(Goal::Ratio { against: &[HTTPX], limit: 2.0, aim: 10.0 })
@@ -61,6 +63,7 @@ pub(super) fn lines() -> Vec<Line> {
     let wall = wall
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.wall)))
         .contestant_if(ASLEEP, || Ok(millis(ours(SLEEPY)?.did.wall)))
+        .contestant_if(BARE, || Ok(millis(bare(CROWD)?)))
         .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.wall)));
     let cpu = cpu
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.cpu)))
@@ -144,6 +147,16 @@ fn ours(job: Job) -> Result<Measured, String> {
     };
     let did = client::send(&server.base_url(), work)?;
     Ok(Measured::new(job, did, &server))
+}
+
+fn bare(job: Job) -> Result<Duration, String> {
+    let (server, _cpus) = server(job.awake)?;
+    let run = || {
+        let mut client = bare::Client::connect(server.addr(), job.concurrency)?;
+        client.ask(job.warm_up)?;
+        client.ask(job.pages)
+    };
+    run().map_err(|error: std::io::Error| error.to_string())
 }
 
 fn httpx(job: Job) -> Result<Measured, String> {
