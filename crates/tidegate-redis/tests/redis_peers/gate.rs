@@ -98,9 +98,8 @@ fn exact() {
         let took = LoopHandle::current().time() - begun;
         assert!(took >= Duration::from_millis(600), "25 of 10 in 300 ms took {took:?}");
         let stats = gate.stats();
-        // One call an entry, and one for each instant that was waited for; on a busy machine a clock may run early for each
-        // entry. Who asks every ten milliseconds comes to more than eighty.
-        assert!(stats.calls <= 25 * 2, "{} calls: it polls", stats.calls);
+        // One call an entry, and one for each instant that was waited for, give or take a clock that runs early.
+        assert!(stats.calls <= 25 + 12, "{} calls: it polls", stats.calls);
         assert!(stats.alarms >= 2, "{stats:?}");
     });
 }
