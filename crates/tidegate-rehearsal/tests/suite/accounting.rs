@@ -48,6 +48,13 @@ fn concurrency_is_capped_and_its_peak_recorded() {
         let stats = server.stats();
         assert_eq!(stats.in_flight_peak, 5);
         assert_eq!(stats.answered + stats.refused.concurrency, 12);
+        assert!(
+            server
+                .log(12)
+                .iter()
+                .filter(|entry| entry.status == Some(200))
+                .all(|entry| entry.took_us.unwrap() >= 50_000)
+        );
     });
 }
 
