@@ -17,7 +17,6 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use http_body::Frame;
 use serde::Serialize;
-use serde_json::Value;
 use tidegate_http::{ServerHandle, local, serve};
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, sleep_until, spawn, yield_now};
@@ -322,7 +321,7 @@ async fn generate(
 async fn list(State(shared): State<Arc<Shared>>, dialect: Dialect) -> Response {
     let any = ["rehearsal".to_owned()];
     let models = if shared.config.models.is_empty() { &any[..] } else { &shared.config.models };
-    json(StatusCode::OK, &dialect.models(models))
+    respond(Reply::new(200, &dialect.models(models)))
 }
 
 #[derive(serde::Deserialize)]
@@ -344,7 +343,7 @@ async fn stats(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) ->
     let mut ledger = shared.ledger();
     let shown = Shown { stats: ledger.stats(now()), log: ledger.log(asked.log) };
     drop(ledger);
-    json(StatusCode::OK, &shown)
+    respond(Reply::new(200, &shown))
 }
 
 async fn unknown(State(shared): State<Arc<Shared>>, method: Method, uri: Uri) -> Response {
@@ -391,8 +390,8 @@ async fn handle(
         Ok(ask) => return respond(reject(&shared, dialect, &Wrong::Model(ask.model))),
         Err(wrong) => return respond(reject(&shared, dialect, &wrong)),
     };
-    let text = answer_to(&ask.prompt, config.answer_words);
-    let (text, whole) = cut(&text, ask.max_tokens.unwrap_or(u64::MAX));
+    let said = answer_to(&ask.prompt, config.answer_words);
+    let (text, whole) = cut(&said, ask.max_tokens.unwrap_or(u64::MAX));
     let tokens_out = if task == Task::Embed { 0 } else { tokens_of(text) };
     let arrival = Arrival {
         model: &ask.model,
@@ -412,7 +411,7 @@ async fn handle(
         }
         Err(Denied::Fault(fault)) => return respond(dialect.fail(if fault == Fault::Overloaded { 529 } else { 503 })),
     };
-    drop(body);
+    drop((headers, body));
     let mut flight = Flight { shared: shared.clone(), admitted, outcome: None };
     // Made just before it is due: what this server does itself is a part of the latency, and behind it only the way out is
     // left. And not at once: those who come together with this one are counted first, when they come.
@@ -429,6 +428,7 @@ async fn handle(
             (respond(dialect.answer(&ask, &answer, &levels, arrived)), Some((200, tokens_out)))
         }
     };
+    drop((ask, said, levels));
     if !admitted.latency.is_zero() {
         sleep_until(due).await;
     }
@@ -441,14 +441,8 @@ async fn handle(
 
 fn respond(reply: Reply) -> Response {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(status, &reply.body);
+    let mut response = (status, reply.body).into_response();
     response.headers_mut().extend(reply.headers);
-    response
-}
-
-fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    let body = serde_json::to_vec(value).unwrap_or_else(|_| Value::Null.to_string().into_bytes());
-    let mut response = (status, body).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -1,6 +1,7 @@
 //! Anthropic's shapes.
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answer, Ask, Reply, Said, Task, Wrong, conversation};
@@ -22,19 +23,44 @@ pub(super) fn read(body: &Value) -> Result<Ask, String> {
     Ok(Ask { model, prompt, tokens_in, max_tokens: Some(max_tokens), task: Task::Chat })
 }
 
+#[derive(Serialize)]
+struct Message<'a> {
+    id: String,
+    r#type: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: [Block<'a>; 1],
+    stop_reason: &'static str,
+    stop_sequence: (),
+    usage: Spent,
+}
+
+#[derive(Serialize)]
+struct Block<'a> {
+    r#type: &'static str,
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct Spent {
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
 pub(super) fn answer(ask: &Ask, answer: &Answer<'_>, levels: &[Level], now: Now) -> Reply {
-    let body = json!({
-        "id": format!("msg_rehearsal{:08}", answer.number),
-        "type": "message",
-        "role": "assistant",
-        "model": ask.model,
-        "content": [{"type": "text", "text": answer.text}],
-        "stop_reason": if answer.whole { "end_turn" } else { "max_tokens" },
-        "stop_sequence": null,
-        "usage": {"input_tokens": answer.tokens_in, "output_tokens": answer.tokens_out},
-    });
-    let mut reply = Reply::new(200, body);
-    reply.header("request-id", format!("req_rehearsal{:08}", answer.number));
+    let Answer { text, whole, tokens_in, tokens_out, number } = *answer;
+    let body = Message {
+        id: format!("msg_rehearsal{number:08}"),
+        r#type: "message",
+        role: "assistant",
+        model: &ask.model,
+        content: [Block { r#type: "text", text }],
+        stop_reason: if whole { "end_turn" } else { "max_tokens" },
+        stop_sequence: (),
+        usage: Spent { input_tokens: tokens_in, output_tokens: tokens_out },
+    };
+    let mut reply = Reply::new(200, &body);
+    reply.header("request-id", format!("req_rehearsal{number:08}"));
     rate_headers(&mut reply, levels, now);
     reply
 }
@@ -59,7 +85,7 @@ fn rate_headers(reply: &mut Reply, levels: &[Level], now: Now) {
 pub(super) fn refuse(refusal: &Refusal, how: Refusals, levels: &[Level], now: Now) -> Reply {
     if how == Refusals::InsufficientQuota {
         let message = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.";
-        return Reply::new(400, error("invalid_request_error", message));
+        return Reply::new(400, &error("invalid_request_error", message));
     }
     let what = match refusal.kind {
         Kind::Rpm => "requests per minute",
@@ -70,7 +96,7 @@ pub(super) fn refuse(refusal: &Refusal, how: Refusals, levels: &[Level], now: No
         Kind::Concurrency => "concurrent connections",
     };
     let message = format!("This request would exceed your organization's rate limit of {} {what}.", refusal.amount);
-    let mut reply = Reply::new(429, error("rate_limit_error", &message));
+    let mut reply = Reply::new(429, &error("rate_limit_error", &message));
     if let Some(delay) = refusal.delay.filter(|_| how != Refusals::Bare) {
         reply.header("retry-after", delay.as_secs_f64().ceil());
     }
@@ -80,17 +106,17 @@ pub(super) fn refuse(refusal: &Refusal, how: Refusals, levels: &[Level], now: No
 
 pub(super) fn reject(wrong: &Wrong) -> Reply {
     match wrong {
-        Wrong::Key => Reply::new(401, error("authentication_error", "invalid x-api-key")),
-        Wrong::Model(model) => Reply::new(404, error("not_found_error", &format!("model: {model}"))),
-        Wrong::Request(why) => Reply::new(400, error("invalid_request_error", why)),
-        Wrong::Path(path) => Reply::new(404, error("not_found_error", path)),
+        Wrong::Key => Reply::new(401, &error("authentication_error", "invalid x-api-key")),
+        Wrong::Model(model) => Reply::new(404, &error("not_found_error", &format!("model: {model}"))),
+        Wrong::Request(why) => Reply::new(400, &error("invalid_request_error", why)),
+        Wrong::Path(path) => Reply::new(404, &error("not_found_error", path)),
     }
 }
 
 pub(super) fn fail(status: u16) -> Reply {
     match status {
-        500 => Reply::new(500, error("api_error", "Internal server error")),
-        _ => Reply::new(status, error("overloaded_error", "Overloaded")),
+        500 => Reply::new(500, &error("api_error", "Internal server error")),
+        _ => Reply::new(status, &error("overloaded_error", "Overloaded")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Gemini's shapes: Google's error model, with the quota's id and a delay without its fraction.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answer, Ask, Reply, Said, Task, Wrong, conversation};
@@ -22,22 +23,56 @@ pub(super) fn read(body: &Value, model: &str) -> Result<Ask, String> {
     Ok(Ask { model: model.to_owned(), prompt, tokens_in, max_tokens, task: Task::Chat })
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Generated<'a> {
+    candidates: [Candidate<'a>; 1],
+    usage_metadata: Spent,
+    model_version: &'a str,
+    response_id: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate<'a> {
+    content: Content<'a>,
+    finish_reason: &'static str,
+    index: u64,
+}
+
+#[derive(Serialize)]
+struct Content<'a> {
+    parts: [Part<'a>; 1],
+    role: &'static str,
+}
+
+#[derive(Serialize)]
+struct Part<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spent {
+    prompt_token_count: u64,
+    candidates_token_count: u64,
+    total_token_count: u64,
+}
+
 pub(super) fn answer(ask: &Ask, answer: &Answer<'_>) -> Reply {
-    let body = json!({
-        "candidates": [{
-            "content": {"parts": [{"text": answer.text}], "role": "model"},
-            "finishReason": if answer.whole { "STOP" } else { "MAX_TOKENS" },
-            "index": 0,
-        }],
-        "usageMetadata": {
-            "promptTokenCount": answer.tokens_in,
-            "candidatesTokenCount": answer.tokens_out,
-            "totalTokenCount": answer.tokens_in + answer.tokens_out,
+    let Answer { text, whole, tokens_in, tokens_out, number } = *answer;
+    let content = Content { parts: [Part { text }], role: "model" };
+    let body = Generated {
+        candidates: [Candidate { content, finish_reason: if whole { "STOP" } else { "MAX_TOKENS" }, index: 0 }],
+        usage_metadata: Spent {
+            prompt_token_count: tokens_in,
+            candidates_token_count: tokens_out,
+            total_token_count: tokens_in + tokens_out,
         },
-        "modelVersion": ask.model,
-        "responseId": format!("rehearsal{:08}", answer.number),
-    });
-    Reply::new(200, body)
+        model_version: &ask.model,
+        response_id: format!("rehearsal{number:08}"),
+    };
+    Reply::new(200, &body)
 }
 
 pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals) -> Reply {
@@ -56,7 +91,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals) -> Reply {
     if how == Refusals::InsufficientQuota {
         let message =
             "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing.";
-        return Reply::new(429, error(429, message, "RESOURCE_EXHAUSTED", Vec::new()));
+        return Reply::new(429, &error(429, message, "RESOURCE_EXHAUSTED", Vec::new()));
     }
     let mut message =
         format!("{plan}\n* Quota exceeded for metric: {METRIC}/{metric}, limit: {}, model: {model}", refusal.amount);
@@ -76,7 +111,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals) -> Reply {
         }),
     ];
     if how == Refusals::Bare {
-        return Reply::new(429, error(429, plan, "RESOURCE_EXHAUSTED", Vec::new()));
+        return Reply::new(429, &error(429, plan, "RESOURCE_EXHAUSTED", Vec::new()));
     }
     if let Some(delay) = refusal.delay {
         message.push_str(&format!("\nPlease retry in {}s.", delay.as_secs_f64()));
@@ -85,7 +120,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals) -> Reply {
             "retryDelay": format!("{}s", delay.as_secs()),
         }));
     }
-    Reply::new(429, error(429, &message, "RESOURCE_EXHAUSTED", details))
+    Reply::new(429, &error(429, &message, "RESOURCE_EXHAUSTED", details))
 }
 
 pub(super) fn reject(wrong: &Wrong) -> Reply {
@@ -107,7 +142,7 @@ pub(super) fn reject(wrong: &Wrong) -> Reply {
         })],
         _ => Vec::new(),
     };
-    Reply::new(status, error(status, &message, name, details))
+    Reply::new(status, &error(status, &message, name, details))
 }
 
 pub(super) fn fail(status: u16) -> Reply {
@@ -115,7 +150,7 @@ pub(super) fn fail(status: u16) -> Reply {
         500 => ("An internal error has occurred. Please retry.", "INTERNAL"),
         _ => ("The model is overloaded. Please try again later.", "UNAVAILABLE"),
     };
-    Reply::new(status, error(status, message, name, Vec::new()))
+    Reply::new(status, &error(status, message, name, Vec::new()))
 }
 
 fn error(code: u16, message: &str, status: &str, details: Vec<Value>) -> Value {

@@ -5,6 +5,7 @@ mod gemini;
 mod openai;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::fault::{Counting, Refusals};
@@ -53,11 +54,13 @@ pub(crate) struct Answer<'a> {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Value,
+    /// JSON. Answers are written without a tree of all they say: a server that many ask would do little else.
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reply {
-    fn new(status: u16, body: Value) -> Reply {
+    pub(crate) fn new(status: u16, body: &impl Serialize) -> Reply {
+        let body = serde_json::to_vec(body).expect("strings, numbers and lists of them");
         Reply { status, headers: HeaderMap::new(), body }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answer, Ask, Reply, Said, Task, Wrong, conversation};
@@ -38,36 +39,72 @@ pub(super) fn read(body: &Value, task: Task) -> Result<Ask, String> {
     Ok(Ask { model, prompt, tokens_in, max_tokens, task })
 }
 
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: [Choice<'a>; 1],
+    usage: Spent,
+    system_fingerprint: &'static str,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u64,
+    message: Message<'a>,
+    logprobs: (),
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: (),
+}
+
+#[derive(Serialize)]
+struct Spent {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+}
+
 pub(super) fn answer(ask: &Ask, answer: &Answer<'_>, levels: &[Level], now: Now) -> Reply {
     let created = now.wall.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let body = match ask.task {
-        Task::Chat => json!({
-            "id": format!("chatcmpl-rehearsal{:08}", answer.number),
-            "object": "chat.completion",
-            "created": created,
-            "model": ask.model,
-            "choices": [{
-                "index": 0,
-                "message": {"role": "assistant", "content": answer.text, "refusal": null},
-                "logprobs": null,
-                "finish_reason": if answer.whole { "stop" } else { "length" },
-            }],
-            "usage": {
-                "prompt_tokens": answer.tokens_in,
-                "completion_tokens": answer.tokens_out,
-                "total_tokens": answer.tokens_in + answer.tokens_out,
-            },
-            "system_fingerprint": "rehearsal",
-        }),
-        Task::Embed => json!({
-            "object": "list",
-            "data": [{"object": "embedding", "index": 0, "embedding": embedding(&ask.prompt)}],
-            "model": ask.model,
-            "usage": {"prompt_tokens": answer.tokens_in, "total_tokens": answer.tokens_in},
-        }),
+    let Answer { text, whole, tokens_in, tokens_out, number } = *answer;
+    let mut reply = match ask.task {
+        Task::Chat => {
+            let message = Message { role: "assistant", content: text, refusal: () };
+            let finish_reason = if whole { "stop" } else { "length" };
+            let body = Completion {
+                id: format!("chatcmpl-rehearsal{number:08}"),
+                object: "chat.completion",
+                created,
+                model: &ask.model,
+                choices: [Choice { index: 0, message, logprobs: (), finish_reason }],
+                usage: Spent {
+                    prompt_tokens: tokens_in,
+                    completion_tokens: tokens_out,
+                    total_tokens: tokens_in + tokens_out,
+                },
+                system_fingerprint: "rehearsal",
+            };
+            Reply::new(200, &body)
+        }
+        Task::Embed => {
+            let body = json!({
+                "object": "list",
+                "data": [{"object": "embedding", "index": 0, "embedding": embedding(&ask.prompt)}],
+                "model": ask.model,
+                "usage": {"prompt_tokens": tokens_in, "total_tokens": tokens_in},
+            });
+            Reply::new(200, &body)
+        }
     };
-    let mut reply = Reply::new(200, body);
-    reply.header("x-request-id", format!("req_rehearsal{:08}", answer.number));
+    reply.header("x-request-id", format!("req_rehearsal{number:08}"));
     rate_headers(&mut reply, levels);
     reply
 }
@@ -95,7 +132,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals, levels: &[Le
     let Refusal { amount, used, requested, delay, .. } = refusal;
     if how == Refusals::InsufficientQuota {
         let message = "You exceeded your current quota, please check your plan and billing details.";
-        return Reply::new(429, error(message, "insufficient_quota", Some("insufficient_quota")));
+        return Reply::new(429, &error(message, "insufficient_quota", Some("insufficient_quota")));
     }
     let (name, kind) = match refusal.kind {
         Kind::Rpm => ("requests per min (RPM)", "requests"),
@@ -110,7 +147,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals, levels: &[Le
             format!("litellm.RateLimitError: RateLimitError: {model}: over {name}. Limit: {amount}, current: {used}");
         let mut body = error(&message, "throttling_error", Some("429"));
         body["error"]["param"] = json!("None");
-        let mut reply = Reply::new(429, body);
+        let mut reply = Reply::new(429, &body);
         reply.header("llm_provider-retry-after", 60);
         return reply;
     }
@@ -127,7 +164,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals, levels: &[Le
     if let Some(delay) = delay {
         message.push_str(&format!(" Please try again in {}.", go_duration(round_up(delay))));
     }
-    let mut reply = Reply::new(429, error(&message, kind, Some("rate_limit_exceeded")));
+    let mut reply = Reply::new(429, &error(&message, kind, Some("rate_limit_exceeded")));
     if let Some(delay) = delay {
         reply.header("retry-after", delay.as_secs_f64().ceil());
         reply.header("retry-after-ms", delay.as_millis() + 1);
@@ -145,14 +182,14 @@ pub(super) fn reject(wrong: &Wrong) -> Reply {
     match wrong {
         Wrong::Key => {
             let message = "Incorrect API key provided. You can find your API key with whoever started this server.";
-            Reply::new(401, error(message, "invalid_request_error", Some("invalid_api_key")))
+            Reply::new(401, &error(message, "invalid_request_error", Some("invalid_api_key")))
         }
         Wrong::Model(model) => {
             let message = format!("The model `{model}` does not exist or you do not have access to it.");
-            Reply::new(404, error(&message, "invalid_request_error", Some("model_not_found")))
+            Reply::new(404, &error(&message, "invalid_request_error", Some("model_not_found")))
         }
-        Wrong::Request(why) => Reply::new(400, error(why, "invalid_request_error", None)),
-        Wrong::Path(path) => Reply::new(404, error(&format!("Invalid URL ({path})"), "invalid_request_error", None)),
+        Wrong::Request(why) => Reply::new(400, &error(why, "invalid_request_error", None)),
+        Wrong::Path(path) => Reply::new(404, &error(&format!("Invalid URL ({path})"), "invalid_request_error", None)),
     }
 }
 
@@ -161,7 +198,7 @@ pub(super) fn fail(status: u16) -> Reply {
         500 => "The server had an error while processing your request. Sorry about that!",
         _ => "That model is currently overloaded with other requests. You can retry your request.",
     };
-    Reply::new(status, error(message, "server_error", None))
+    Reply::new(status, &error(message, "server_error", None))
 }
 
 fn error(message: &str, kind: &str, code: Option<&str>) -> Value {
