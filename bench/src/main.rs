@@ -21,6 +21,7 @@ mod rabbit;
 mod report;
 mod shared;
 mod sync;
+mod wakeful;
 mod worker;
 
 use std::io::Write;

@@ -13,6 +13,7 @@ use super::client::{self, Did, Kind, Work};
 use crate::cpus::Cpus;
 use crate::harness::{BASELINE, Goal, Line};
 use crate::python::{self, Python};
+use crate::wakeful::Wakeful;
 
 const PAGES: u64 = 1_000;
 const CONCURRENCY: u64 = 50;
@@ -20,7 +21,8 @@ const LATENCY: Duration = Duration::from_millis(10);
 /// As many as are measured: what a process takes to get going is no cost of a call, and the start has a line of its own.
 const WARM_UP: u64 = PAGES;
 
-const ASLEEP: &str = "tidegate, server that sleeps";
+const HALTING: &str = "tidegate, cores that halt";
+const ASLEEP: &str = "tidegate, cores that halt, server that sleeps";
 const BARE: &str = "bare sockets";
 const HTTPX: &str = "asyncio + httpx, semaphore";
 const PACKAGE: &str = "httpx==0.28.1";
@@ -55,13 +57,15 @@ pub(super) fn lines() -> Vec<Line> {
         .goal(Goal::Below { limit: ideal / 0.95, aim: ideal / 0.98 })
         .rounds_max(7)
         .note(format!(
-            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; bare sockets send the same and parse nothing: the server's and the machine's part"
+            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; {}, but for those who say so; bare sockets send the same and parse nothing: the server's and the machine's part",
+            Wakeful::words()
         ));
     let cpu = Line::new("1,000 pages at 10 ms, concurrency 50: CPU of the client", "ms")
         .goal(Goal::Ratio { against: &[HTTPX], limit: 2.0, aim: 10.0 })
         .rounds_max(7);
     let wall = wall
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.wall)))
+        .contestant_if(HALTING, || Ok(millis(ours(HALTED)?.did.wall)))
         .contestant_if(ASLEEP, || Ok(millis(ours(SLEEPY)?.did.wall)))
         .contestant_if(BARE, || Ok(millis(bare(CROWD)?)))
         .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.wall)));
@@ -92,11 +96,14 @@ struct Job {
     /// Of a server that never sleeps: a server is somebody else's, and what this machine takes to wake it up, twice a page,
     /// is not the client's doing.
     awake: bool,
+    /// On cores that do not halt: nor is what this machine takes to wake the client up.
+    wakeful: bool,
 }
 
-const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP, awake: true };
-const SLEEPY: Job = Job { awake: false, ..CROWD };
-const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10, awake: false };
+const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP, awake: true, wakeful: true };
+const HALTED: Job = Job { wakeful: false, ..CROWD };
+const SLEEPY: Job = Job { awake: false, ..HALTED };
+const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10, awake: false, wakeful: false };
 
 /// What a client measured of itself, and what the server says.
 struct Measured {
@@ -124,18 +131,27 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// On a core of its own: beside its client it would be waited for. The client's core is this thread's as long as the other
-/// thing lives.
-fn server(awake: bool) -> Result<(Handle, Cpus), String> {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let cpus = Cpus::claim();
-    let server = Server::builder().latency(Latency::Fixed(LATENCY)).awake(awake && cores > 1);
-    let server = cpus.for_server(|| server.start_in_thread()).map_err(|error| error.to_string())?;
-    Ok((server, cpus))
+/// Where a job is done: the machine as the job wants it, for as long as this lives.
+struct Place {
+    server: Handle,
+    _cpus: Cpus,
+    _wakeful: Option<Wakeful>,
+}
+
+impl Place {
+    /// The server is on a core of its own: beside its client it would be waited for. The other is this thread's.
+    fn new(job: Job) -> Result<Place, String> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let wakeful = job.wakeful.then(Wakeful::hold);
+        let cpus = Cpus::claim();
+        let server = Server::builder().latency(Latency::Fixed(LATENCY)).awake(job.awake && cores > 1);
+        let server = cpus.for_server(|| server.start_in_thread()).map_err(|error| error.to_string())?;
+        Ok(Place { server, _cpus: cpus, _wakeful: wakeful })
+    }
 }
 
 fn ours(job: Job) -> Result<Measured, String> {
-    let (server, _cpus) = server(job.awake)?;
+    let place = Place::new(job)?;
     let work = Work {
         kind: Kind::Gate,
         requests: job.pages,
@@ -145,14 +161,14 @@ fn ours(job: Job) -> Result<Measured, String> {
         window: Duration::ZERO,
         warm_up: job.warm_up,
     };
-    let did = client::send(&server.base_url(), work)?;
-    Ok(Measured::new(job, did, &server))
+    let did = client::send(&place.server.base_url(), work)?;
+    Ok(Measured::new(job, did, &place.server))
 }
 
 fn bare(job: Job) -> Result<Duration, String> {
-    let (server, _cpus) = server(job.awake)?;
+    let place = Place::new(job)?;
     let run = || {
-        let mut client = bare::Client::connect(server.addr(), job.concurrency)?;
+        let mut client = bare::Client::connect(place.server.addr(), job.concurrency)?;
         client.ask(job.warm_up)?;
         client.ask(job.pages)
     };
@@ -161,11 +177,11 @@ fn bare(job: Job) -> Result<Duration, String> {
 
 fn httpx(job: Job) -> Result<Measured, String> {
     let python = environment()?;
-    let (server, _cpus) = server(job.awake)?;
+    let place = Place::new(job)?;
     let numbers = [job.pages, job.concurrency, job.warm_up].map(|number| number.to_string());
-    let said = python::output(Command::new(python).args(["-c", SCRIPT, &server.base_url()]).args(numbers))?;
+    let said = python::output(Command::new(python).args(["-c", SCRIPT, &place.server.base_url()]).args(numbers))?;
     let did = client::read(&said).ok_or_else(|| format!("httpx printed {said:?}"))?;
-    Ok(Measured::new(job, did, &server))
+    Ok(Measured::new(job, did, &place.server))
 }
 
 /// An interpreter that has httpx; installs it if need be.

@@ -13,6 +13,9 @@ use crate::ledger::{Level, Refusal};
 use crate::text::{TOKENS_PER_PICTURE, tokens_of};
 use crate::window::Now;
 
+/// Of a reply, about.
+const REPLY_BYTES: usize = 1_024;
+
 /// Whose manners are imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -60,8 +63,9 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn new(status: u16, body: &impl Serialize) -> Reply {
-        let body = serde_json::to_vec(body).expect("strings, numbers and lists of them");
-        Reply { status, headers: HeaderMap::new(), body }
+        let mut json = Vec::with_capacity(REPLY_BYTES);
+        serde_json::to_writer(&mut json, body).expect("strings, numbers and lists of them");
+        Reply { status, headers: HeaderMap::new(), body: json }
     }
 
     fn header(&mut self, name: &str, value: impl ToString) {
