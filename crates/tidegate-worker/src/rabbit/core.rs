@@ -36,6 +36,9 @@ pub(super) struct Core {
     pub(super) clock: LoopClock,
     /// For messages, and nothing else: a refused request would take their confirmations along.
     publisher: Link,
+    /// For entries of logs: where a log takes nothing (a stream without its majority), the broker soon reads nothing more from
+    /// whoever writes to it, and tasks go on all the same.
+    logs: Link,
     /// For requests that may be refused.
     pub(super) control: Link,
     pub(super) topology: Topology,
@@ -67,9 +70,10 @@ pub(super) enum Place {
 impl Core {
     pub(super) fn new(uri: Uri, options: Options) -> Core {
         let link = |what: &str| Link::new(uri.clone(), format!("{} {what}", options.name), options.publish_patience);
-        let (publisher, control) = (link("publisher"), link("control"));
+        let (publisher, logs, control) = (link("publisher"), link("logs"), link("control"));
         Core {
             publisher,
+            logs,
             control,
             uri,
             options,
@@ -87,6 +91,7 @@ impl Core {
 
     pub(super) async fn close(&self) {
         self.publisher.close().await;
+        self.logs.close().await;
         self.control.close().await;
     }
 
@@ -215,11 +220,11 @@ impl Core {
 
     async fn append_now(&self, messages: &[Message]) -> Result<(), SendError> {
         for patience in ENTRY_PATIENCE {
-            if let Ok(sent) = timeout(patience, self.publisher.send(messages)).await {
+            if let Ok(sent) = timeout(patience, self.logs.send(messages)).await {
                 return sent;
             }
         }
-        self.publisher.send(messages).await
+        self.logs.send(messages).await
     }
 
     pub(super) async fn declare_log(&self, log: &str) -> Result<(), BrokerError> {

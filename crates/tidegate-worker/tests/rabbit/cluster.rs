@@ -1,13 +1,48 @@
-//! Two nodes: the one a worker is connected to dies, and it goes on at the other.
+//! Two nodes: the one a worker is connected to dies, and it goes on at the other; or the other dies, and what is left is no
+//! majority.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tidegate_loop::spawn;
 use tidegate_worker::rabbit::{Options, RabbitBroker};
 use tidegate_worker::{Broker, Consumer, Incoming, Settled, Settlement, Verdict};
 
-use crate::support::{envelope, host, name, node, node_at, on_loop, one, settle, subscribe, variable};
+use crate::support::{envelope, host, name, node, node_at, on_loop, one, script, settle, subscribe, variable};
+
+/// A node beside the one that all tests share; it does not outlive its test.
+struct Node {
+    dir: PathBuf,
+}
+
+impl Node {
+    /// In a cluster with `peer`, if there is one.
+    async fn start(name: &str, peer: Option<&Path>) -> Node {
+        let node = Node { dir: Path::new(&variable("TIDEGATE_RABBIT_DIR")).with_file_name(name) };
+        node_at("make", &node.dir, peer).await;
+        node_at("start", &node.dir, None).await;
+        if peer.is_some() {
+            node_at("join", &node.dir, peer).await;
+        }
+        node
+    }
+
+    fn host(&self) -> String {
+        let environment = std::fs::read_to_string(self.dir.join("env")).unwrap();
+        let host = environment.split_whitespace().find_map(|word| word.strip_prefix("TIDEGATE_RABBIT_PLAIN="));
+        host.unwrap().to_owned()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // One that was stopped in order has taken this file along.
+        if self.dir.join("pid").exists() {
+            let _ = script().arg("kill").arg(&self.dir).output();
+        }
+    }
+}
 
 /// Everything of a queue, acknowledged; returns once `count` different ones came.
 async fn drain(consumer: &Rc<dyn Consumer>, count: usize) {
@@ -27,13 +62,8 @@ async fn drain(consumer: &Rc<dyn Consumer>, count: usize) {
 fn a_worker_goes_on_at_the_other_node_and_waits_for_the_one_its_queue_is_on() {
     on_loop(async {
         let first = PathBuf::from(variable("TIDEGATE_RABBIT_DIR"));
-        let second = first.with_file_name("rabbit-second");
-        node_at("make", &second, Some(&first)).await;
-        node_at("start", &second, None).await;
-        node_at("join", &second, Some(&first)).await;
-        let environment = std::fs::read_to_string(second.join("env")).unwrap();
-        let other =
-            environment.split_whitespace().find_map(|word| word.strip_prefix("TIDEGATE_RABBIT_PLAIN=")).unwrap();
+        let second = Node::start("rabbit-second", Some(&first)).await;
+        let other = second.host();
 
         let mut options = Options::default();
         options.publish_patience = Duration::from_secs(120);
@@ -57,12 +87,42 @@ fn a_worker_goes_on_at_the_other_node_and_waits_for_the_one_its_queue_is_on() {
         let more = one(&consumer).await;
         settle(&consumer, more.tag, Verdict::Ack).await;
         broker.publish(vec![envelope(&queue, "while its node is away")]).await.unwrap();
-        node_at("stop", &second, None).await;
-        node_at("start", &second, None).await;
+        node_at("stop", &second.dir, None).await;
+        node_at("start", &second.dir, None).await;
         drain(&consumer, 1).await;
         broker.close().await.unwrap();
-        node_at("leave", &second, Some(&first)).await;
-        node_at("stop", &second, None).await;
+        node_at("leave", &second.dir, Some(&first)).await;
+        node_at("stop", &second.dir, None).await;
+    });
+}
+
+#[test]
+fn tasks_go_on_while_the_log_of_queues_has_lost_its_majority() {
+    on_loop(async {
+        let left = Node::start("rabbit-left", None).await;
+        let gone = Node::start("rabbit-gone", Some(&left.dir)).await;
+        let mut options = Options::default();
+        options.publish_patience = Duration::from_secs(20);
+        let broker = Rc::new(RabbitBroker::open(&format!("amqp://{}", left.host()), options).await.unwrap());
+        let queue = name("cluster");
+        // The log is made with its first entry, on both nodes.
+        broker.publish(vec![envelope(&queue, "first")]).await.unwrap();
+        node_at("stop", &gone.dir, None).await;
+
+        // More queues, and so more entries, than the broker takes from a connection before it reads nothing more of it.
+        let crowd: Vec<_> = (0..400)
+            .map(|number| {
+                let (broker, task) = (broker.clone(), envelope(&format!("{queue}-{number}"), "one of many"));
+                spawn(async move { broker.publish(vec![task]).await })
+            })
+            .collect();
+        for published in crowd {
+            published.await.unwrap().unwrap();
+        }
+        broker.publish(vec![envelope(&queue, "second")]).await.unwrap();
+        drain(&subscribe(&broker, &[&queue], 10).await, 2).await;
+        broker.close().await.unwrap();
+        node_at("stop", &left.dir, None).await;
     });
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn body(delivery: &Delivery) -> &str {
     std::str::from_utf8(&delivery.envelope.body).unwrap()
 }
 
-fn script() -> Command {
+pub(crate) fn script() -> Command {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/rabbit/node.sh"));
     command.stdin(Stdio::null());
     command
