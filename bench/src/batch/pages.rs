@@ -21,9 +21,10 @@ const LATENCY: Duration = Duration::from_millis(10);
 /// As many as are measured: what a process takes to get going is no cost of a call, and the start has a line of its own.
 const WARM_UP: u64 = PAGES;
 
-const HALTING: &str = "tidegate, cores that halt";
-const ASLEEP: &str = "tidegate, cores that halt, server that sleeps";
+const ASLEEP: &str = "tidegate, server that sleeps";
 const BARE: &str = "bare sockets";
+const UNHALTED: &str = "tidegate, no core halts";
+const BARE_UNHALTED: &str = "bare sockets, no core halts";
 const HTTPX: &str = "asyncio + httpx, semaphore";
 const PACKAGE: &str = "httpx==0.28.1";
 
@@ -57,17 +58,17 @@ pub(super) fn lines() -> Vec<Line> {
         .goal(Goal::Below { limit: ideal / 0.95, aim: ideal / 0.98 })
         .rounds_max(7)
         .note(format!(
-            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; {}, but for those who say so; bare sockets send the same and parse nothing: the server's and the machine's part",
-            Wakeful::words()
+            "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; bare sockets send the same and parse nothing: the server's and the machine's part"
         ));
     let cpu = Line::new("1,000 pages at 10 ms, concurrency 50: CPU of the client", "ms")
         .goal(Goal::Ratio { against: &[HTTPX], limit: 2.0, aim: 10.0 })
         .rounds_max(7);
     let wall = wall
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.wall)))
-        .contestant_if(HALTING, || Ok(millis(ours(HALTED)?.did.wall)))
         .contestant_if(ASLEEP, || Ok(millis(ours(SLEEPY)?.did.wall)))
         .contestant_if(BARE, || Ok(millis(bare(CROWD)?)))
+        .contestant_if(UNHALTED, || Ok(millis(ours(WAKEFUL)?.did.wall)))
+        .contestant_if(BARE_UNHALTED, || Ok(millis(bare(WAKEFUL)?)))
         .contestant_if(HTTPX, || Ok(millis(httpx(CROWD)?.did.wall)));
     let cpu = cpu
         .contestant_if(BASELINE, || Ok(millis(ours(CROWD)?.did.cpu)))
@@ -96,13 +97,13 @@ struct Job {
     /// Of a server that never sleeps: a server is somebody else's, and what this machine takes to wake it up, twice a page,
     /// is not the client's doing.
     awake: bool,
-    /// On cores that do not halt: nor is what this machine takes to wake the client up.
+    /// On cores that do not halt: what of it all is the machine's.
     wakeful: bool,
 }
 
-const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP, awake: true, wakeful: true };
-const HALTED: Job = Job { wakeful: false, ..CROWD };
-const SLEEPY: Job = Job { awake: false, ..HALTED };
+const CROWD: Job = Job { pages: PAGES, concurrency: CONCURRENCY, warm_up: WARM_UP, awake: true, wakeful: false };
+const SLEEPY: Job = Job { awake: false, ..CROWD };
+const WAKEFUL: Job = Job { wakeful: true, ..CROWD };
 const ALONE: Job = Job { pages: 100, concurrency: 1, warm_up: 10, awake: false, wakeful: false };
 
 /// What a client measured of itself, and what the server says.
@@ -142,7 +143,7 @@ impl Place {
     /// The server is on a core of its own: beside its client it would be waited for. The other is this thread's.
     fn new(job: Job) -> Result<Place, String> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let wakeful = job.wakeful.then(Wakeful::hold);
+        let wakeful = job.wakeful.then(Wakeful::hold).transpose()?;
         let cpus = Cpus::claim();
         let server = Server::builder().latency(Latency::Fixed(LATENCY)).awake(job.awake && cores > 1);
         let server = cpus.for_server(|| server.start_in_thread()).map_err(|error| error.to_string())?;
