@@ -37,7 +37,7 @@ pub(super) struct Core {
     /// For messages, and nothing else: a refused request would take their confirmations along.
     publisher: Link,
     /// For entries of logs: where a log takes nothing (a stream without its majority), the broker soon reads nothing more from
-    /// whoever writes to it, and tasks go on all the same.
+    /// whoever writes to it, and that must not be who publishes tasks.
     logs: Link,
     /// For requests that may be refused.
     pub(super) control: Link,
