@@ -173,7 +173,9 @@ fn the_samples_are_explained_offline_and_a_broken_one_is_told() {
     let args = ["rebuild", folder.to_str().unwrap(), "--picture-px", "64"];
     fs::remove_file(folder.join("tides.html")).unwrap();
     let output = run(&args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("tides.json: 4 pages, ") && said.contains("columns.json: 1 page, "), "{said}");
     assert_eq!(fs::read_to_string(folder.join("tides.html")).unwrap(), html);
 }
 

@@ -10,6 +10,7 @@ use tidegate_redis::SharedGate;
 use tidegate_worker::Broker;
 
 use super::limits::Opened;
+use super::pages;
 use super::server::AddressArgs;
 use crate::progress::Reporter;
 
@@ -106,8 +107,4 @@ async fn miss_workers(crew: Crew, hint: String, reporter: Reporter) {
             reporter.say(&format!("no worker takes from the queue; start some: {hint}"));
         }
     }
-}
-
-fn pages(count: usize) -> String {
-    if count == 1 { "1 page".into() } else { format!("{count} pages") }
 }

@@ -42,3 +42,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
         Command::Completions(args) => completions::run(&args).map(|()| Done::All),
     }
 }
+
+/// So many pages, in words.
+fn pages(count: usize) -> String {
+    if count == 1 { "1 page".into() } else { format!("{count} pages") }
+}

@@ -8,7 +8,7 @@ use serde_json::json;
 use tidegate_batch::{Rebuild, find_json};
 use tidegate_pdf::Reader;
 
-use super::Done;
+use super::{Done, pages};
 use crate::output::Output;
 
 /// Make Markdown and HTML again from JSON, without asking anybody
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
                 let page = files.outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
                 let page = page.map(|path| path.display().to_string()).unwrap_or_default();
                 let note = files.pdf.as_ref().err().map(|why| format!(" (no pictures: {why})")).unwrap_or_default();
-                eprintln!("{name}: {} pages, {page}{note}", files.pages);
+                eprintln!("{name}: {}, {page}{note}", pages(files.pages));
             }
             Err(error) => eprintln!("{name}: {error}"),
         }
