@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     context_pages: u32,
 
-    /// What to ask about each page, or @FILE
+    /// What to ask about each page, or @FILE; {file}, {title}, {page}, {pages} and {language} are filled in
     #[arg(long, value_name = "TEXT|@FILE")]
     prompt: Option<String>,
 
