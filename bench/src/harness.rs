@@ -1,13 +1,21 @@
 //! What a line is: contestants that each run a batch and return its cost per operation.
 //!
 //! Rounds interleave the contestants in rotating order, so that a machine that gets slower or a
-//! cache that was left warm falls on everybody alike; medians are compared. Knows nothing of
-//! runtimes. Groups call it; `report.rs` prints what it returns.
+//! cache that was left warm falls on everybody alike; medians are compared. A batch during which the
+//! host gave the cores to somebody else is run again: it says nothing of whoever ran it. Knows
+//! nothing of runtimes. Groups call it; `report.rs` prints what it returns.
 
 use std::time::{Duration, Instant};
 
+use crate::host::Host;
+
 /// The contestant that all ratios are taken against.
 pub(crate) const BASELINE: &str = "tidegate";
+
+/// Of a batch's time, so much may be stolen.
+const STOLEN_SHARE_MAX: f64 = 0.02;
+/// For each round, a contestant's batches are run again so often at the most.
+const REPEATS_A_ROUND: u32 = 2;
 
 /// A batch's cost per operation in the line's unit, or why the contestant cannot run here.
 pub(crate) type Sample = Result<f64, String>;
@@ -80,13 +88,14 @@ impl Line {
     }
 
     /// Runs one warm-up round and `rounds` measured ones.
-    pub(crate) fn measure(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Measured {
+    pub(crate) fn measure(&mut self, rounds: u32, host: &dyn Host, progress: &mut dyn FnMut(&str)) -> Measured {
         let rounds = rounds.min(self.rounds_max);
         let begun = Instant::now();
         progress(&format!("{}: {rounds} rounds", self.name));
 
         let count = self.contestants.len();
         let mut samples: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); count];
+        let mut watches: Vec<Watch<'_>> = (0..count).map(|_| Watch::new(host, rounds)).collect();
         let mut told = begun;
         for round in 0..=rounds {
             if told.elapsed() > Duration::from_secs(10) {
@@ -95,7 +104,8 @@ impl Line {
             }
             for at in rotation(round, count) {
                 let Ok(kept) = &mut samples[at] else { continue };
-                match (self.contestants[at].run)() {
+                let batch = &mut self.contestants[at].run;
+                match if round == 0 { batch() } else { watches[at].run(batch) } {
                     Ok(_) if round == 0 => {}
                     Ok(cost) => kept.push(cost),
                     Err(why) => samples[at] = Err(why),
@@ -109,7 +119,55 @@ impl Line {
         let outcomes = samples.into_iter().map(|kept| kept.map(Stats::of));
         let names = self.contestants.iter().map(|contestant| contestant.name);
         let rows = names.zip(outcomes).collect();
-        Measured::new(self.name.clone(), self.unit, self.note.clone(), rows, &self.goals)
+        let thefts = watches.iter().map(|watch| watch.thefts).fold(Thefts::default(), Thefts::and);
+        Measured { thefts, ..Measured::new(self.name.clone(), self.unit, self.note.clone(), rows, &self.goals) }
+    }
+}
+
+/// Batches during which the host had the cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Thefts {
+    /// Run again instead.
+    pub(crate) repeated: u32,
+    /// Counted all the same, for there had been enough repeats.
+    pub(crate) kept: u32,
+}
+
+impl Thefts {
+    fn and(self, other: Thefts) -> Thefts {
+        Thefts { repeated: self.repeated + other.repeated, kept: self.kept + other.kept }
+    }
+}
+
+/// Runs a contestant's batches, and again those that were stolen from.
+struct Watch<'a> {
+    host: &'a dyn Host,
+    repeats_left: u32,
+    thefts: Thefts,
+}
+
+impl Watch<'_> {
+    fn new(host: &dyn Host, rounds: u32) -> Watch<'_> {
+        Watch { host, repeats_left: rounds.saturating_mul(REPEATS_A_ROUND), thefts: Thefts::default() }
+    }
+
+    fn run(&mut self, batch: &mut dyn FnMut() -> Sample) -> Sample {
+        loop {
+            let (before, begun) = (self.host.stolen(), Instant::now());
+            let sample = batch();
+            let took = begun.elapsed();
+            let stolen = self.host.stolen().saturating_sub(before);
+            // One unit may be the end of what was stolen before.
+            if sample.is_err() || stolen <= self.host.unit().max(took.mul_f64(STOLEN_SHARE_MAX)) {
+                return sample;
+            }
+            if self.repeats_left == 0 {
+                self.thefts.kept += 1;
+                return sample;
+            }
+            self.repeats_left -= 1;
+            self.thefts.repeated += 1;
+        }
     }
 }
 
@@ -149,6 +207,7 @@ pub(crate) struct Measured {
     pub(crate) unit: &'static str,
     pub(crate) note: Option<String>,
     pub(crate) rows: Vec<Row>,
+    pub(crate) thefts: Thefts,
 }
 
 #[derive(Debug)]
@@ -204,7 +263,7 @@ impl Measured {
             let row = rows.iter_mut().find(|row| row.contestant == name);
             row.expect("a verdict names one of the rows").verdict = Some(verdict);
         }
-        Self { line, unit, note, rows }
+        Self { line, unit, note, rows, thefts: Thefts::default() }
     }
 
     /// The median of the cheapest of `names` that ran.
@@ -254,13 +313,36 @@ fn judge(goal: Goal, rows: &[Row]) -> Option<(&'static str, Verdict)> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     use super::*;
+    use crate::host::Honest;
+
+    const UNIT: Duration = Duration::from_millis(10);
+
+    /// Takes the cores away when told to.
+    #[derive(Clone, Default)]
+    struct Thief(Rc<Cell<Duration>>);
+
+    impl Thief {
+        fn steal(&self, time: Duration) {
+            self.0.set(self.0.get() + time);
+        }
+    }
+
+    impl Host for Thief {
+        fn stolen(&self) -> Duration {
+            self.0.get()
+        }
+
+        fn unit(&self) -> Duration {
+            UNIT
+        }
+    }
 
     fn measure(mut line: Line, rounds: u32) -> Measured {
-        line.measure(rounds, &mut |_| {})
+        line.measure(rounds, &Honest, &mut |_| {})
     }
 
     fn verdict_of(measured: &Measured, name: &str) -> Option<Mark> {
@@ -351,6 +433,40 @@ mod tests {
         assert_eq!(*asked.borrow(), 1);
         assert_eq!(measured.rows[1].outcome, Err("no such thing".to_owned()));
         assert_eq!(measured.rows[1].verdict, None);
+    }
+
+    #[test]
+    fn a_batch_that_was_stolen_from_is_run_again() {
+        let thief = Thief::default();
+        let mut batches = [(1.0, 0), (900.0, 3), (2.0, 1), (700.0, 2), (4.0, 0)].into_iter();
+        let mut line = Line::new("l", "ns").contestant(BASELINE, {
+            let thief = thief.clone();
+            move || {
+                let (cost, units) = batches.next().unwrap();
+                thief.steal(UNIT * units);
+                cost
+            }
+        });
+        let measured = line.measure(2, &thief, &mut |_| {});
+        assert_eq!(measured.rows[0].outcome.as_ref().unwrap().median, 3.0);
+        assert_eq!(measured.thefts, Thefts { repeated: 2, kept: 0 });
+    }
+
+    #[test]
+    fn a_host_that_always_steals_does_not_hold_up_the_run() {
+        let thief = Thief::default();
+        let mut ran = 0;
+        let mut line = Line::new("l", "ns").contestant(BASELINE, {
+            let thief = thief.clone();
+            move || {
+                thief.steal(UNIT * 5);
+                ran += 1;
+                f64::from(ran)
+            }
+        });
+        let measured = line.measure(3, &thief, &mut |_| {});
+        assert_eq!(measured.thefts, Thefts { repeated: 3 * REPEATS_A_ROUND, kept: 3 });
+        assert_eq!(measured.rows[0].outcome.as_ref().unwrap().median, 9.0);
     }
 
     #[test]

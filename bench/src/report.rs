@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::harness::{Mark, Measured, Row};
+use crate::harness::{Mark, Measured, Row, Thefts};
 
 #[derive(Serialize)]
 struct JsonRow<'a> {
@@ -63,6 +63,9 @@ pub(crate) fn write_table(out: &mut impl Write, measured: &[Measured]) -> anyhow
         if let Some(note) = &line.note {
             writeln!(out, "    ({note})")?;
         }
+        if let Some(told) = told(line.thefts) {
+            writeln!(out, "    ({told})")?;
+        }
     }
 
     let marks = || {
@@ -74,6 +77,19 @@ pub(crate) fn write_table(out: &mut impl Write, measured: &[Measured]) -> anyhow
     writeln!(out, "ratio = contestant / tidegate in cost: above 1, tidegate is ahead.")?;
     writeln!(out, "goals: {} met, {aim} of them to the aim; {miss} missed", aim + ok)?;
     Ok(())
+}
+
+/// What was measured again because the host had the cores meanwhile, and what could not be.
+fn told(thefts: Thefts) -> Option<String> {
+    let batches = |count: u32| if count == 1 { "1 batch".to_owned() } else { format!("{count} batches") };
+    match (thefts.repeated, thefts.kept) {
+        (0, 0) => None,
+        (repeated, 0) => Some(format!("the host took the cores away during {}, run again", batches(repeated))),
+        (repeated, kept) => Some(format!(
+            "the host took the cores away during {}: {repeated} run again, {kept} counted all the same",
+            batches(repeated + kept)
+        )),
+    }
 }
 
 fn cells(line: &Measured, at: usize, row: &Row) -> [String; 8] {
@@ -126,6 +142,7 @@ fn write_row(out: &mut impl Write, cells: &[String; 8], widths: &[usize; 8]) -> 
 mod tests {
     use super::*;
     use crate::harness::{BASELINE, Goal, Line};
+    use crate::host::Honest;
 
     fn sample() -> Measured {
         Line::new("spin", "ns")
@@ -133,7 +150,7 @@ mod tests {
             .contestant("peer", || 8.0)
             .contestant_if("absent", || Err("not installed".to_owned()))
             .goal(Goal::Ratio { against: &["peer"], limit: 3.0, aim: 5.0 })
-            .measure(1, &mut |_| {})
+            .measure(1, &Honest, &mut |_| {})
     }
 
     #[test]
@@ -147,6 +164,18 @@ mod tests {
             r#"{"group":"loop","line":"spin","contestant":"peer","median":8.0,"unit":"ns","ratio":4.0}"#
         );
         assert!(rows[2].contains(r#""median":null"#) && rows[2].contains("not installed"));
+    }
+
+    #[test]
+    fn what_the_host_took_is_told() {
+        let told = |repeated, kept| {
+            let mut out = Vec::new();
+            write_table(&mut out, &[Measured { thefts: Thefts { repeated, kept }, ..sample() }]).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(!told(0, 0).contains("the host"));
+        assert!(told(1, 0).contains("(the host took the cores away during 1 batch, run again)"));
+        assert!(told(6, 2).contains("during 8 batches: 6 run again, 2 counted all the same)"));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(super) fn lines() -> Vec<Line> {
     let ideal = LATENCY.as_secs_f64() * 1e3 * PAGES as f64 / CONCURRENCY as f64;
     let wall = Line::new("1,000 pages at 10 ms, concurrency 50: time", "ms")
         .goal(Goal::Below { limit: ideal / 0.95, aim: ideal / 0.98 })
-        .rounds_max(7)
+        .rounds_max(21)
         .note(format!(
             "ideal {ideal:.0} ms; connections are open before the clock starts; server and client have a core each, and the server's never sleeps; bare sockets send the same and parse nothing: the server's and the machine's part"
         ));
