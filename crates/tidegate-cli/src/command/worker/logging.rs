@@ -4,22 +4,27 @@ use std::io::IsTerminal as _;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Lines to read
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 pub(crate) fn start(format: Format, filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} makes no sense"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        Format::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
-        Format::Json => builder.json().flatten_event(true).init(),
-    }
+    let filter: Targets = filter
+        .parse()
+        .with_context(|| format!("--log {filter:?} is not a level or a list such as info,tidegate_worker=debug"))?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        Format::Text => lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }
