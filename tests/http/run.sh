@@ -1,28 +1,9 @@
 #!/usr/bin/env bash
-# HTTP with other people's programs at the other end: the client against nginx, the server against curl and wrk, over HTTP
-# and HTTPS; then what can only be seen from outside of a process.
+# The HTTP examples with curl and wrk at the other end: what can only be seen from outside of a process.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
-# shellcheck source=tests/selection.sh
-. tests/selection.sh
+usage='usage: run.sh SCRATCH-DIRECTORY HELLO FETCH'
+scratch=${1:?$usage} hello=${2:?$usage} fetch=${3:?$usage}
 
-# nginx lives where only root looks.
-export PATH="$PATH:/usr/sbin"
-for command in nginx curl wrk openssl; do
-    command -v "$command" >/dev/null || {
-        echo "'$command' is missing; install the package '$command'" >&2
-        exit 2
-    }
-done
-# Two ends of a thousand connections, and some.
-[ "$(ulimit -n)" = unlimited ] || [ "$(ulimit -n)" -ge 4096 ] || ulimit -n 4096
-
-# One at a time: memory is measured by the process.
-cargo test "${selection[@]}" --test http_peers -- --test-threads=1 --nocapture
-
-cargo build "${selection[@]}" --example fetch --example hello
-examples=${CARGO_TARGET_DIR:-target}/debug/examples
 fail() {
     echo "$1" >&2
     exit 1
@@ -32,7 +13,7 @@ fail() {
 start() {
     local log="$scratch/$1.log"
     mkfifo "$scratch/$1.stdin"
-    "$examples/hello" --listen 127.0.0.1:0 "${@:2}" <"$scratch/$1.stdin" >"$log" 2>&1 &
+    "$hello" --listen 127.0.0.1:0 "${@:2}" <"$scratch/$1.stdin" >"$log" 2>&1 &
     server=$!
     exec 9>"$scratch/$1.stdin"
     until address=$(sed -n 's/^listening on //p' "$log") && [ -n "$address" ]; do
@@ -55,10 +36,10 @@ start tls --tls "$scratch/cert.pem" "$scratch/key.pem"
 url="https://localhost:${address##*:}/"
 export NO_PROXY='*'
 unset SSL_CERT_DIR
-[ "$(SSL_CERT_FILE="$scratch/cert.pem" "$examples/fetch" "$url")" = hello ] || fail "SSL_CERT_FILE is not honoured"
-if "$examples/fetch" "$url" 2>"$scratch/refused.txt"; then fail "a stranger's certificate was trusted"; fi
+[ "$(SSL_CERT_FILE="$scratch/cert.pem" "$fetch" "$url")" = hello ] || fail "SSL_CERT_FILE is not honoured"
+if "$fetch" "$url" 2>"$scratch/refused.txt"; then fail "a stranger's certificate was trusted"; fi
 grep -q '^fetch: localhost cannot be trusted: ' "$scratch/refused.txt" || fail "not told why: $(cat "$scratch/refused.txt")"
-if SSL_CERT_FILE=/nowhere.pem "$examples/fetch" "$url" 2>"$scratch/missing.txt"; then fail "a missing file was ignored"; fi
+if SSL_CERT_FILE=/nowhere.pem "$fetch" "$url" 2>"$scratch/missing.txt"; then fail "a missing file was ignored"; fi
 grep -q 'SSL_CERT_FILE=/nowhere.pem cannot be used' "$scratch/missing.txt" || fail "not told which: $(cat "$scratch/missing.txt")"
 stop tls
 echo "SSL_CERT_FILE: honoured; strangers and missing files refused by name"

@@ -3,24 +3,8 @@
 # pdftotext, in bounded memory; then the same files damaged.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
-# shellcheck source=tests/selection.sh
-. tests/selection.sh
-
-# need COMMAND PACKAGE
-need() {
-    command -v "$1" >/dev/null || {
-        echo "'$1' is missing; install the package '$2'" >&2
-        exit 2
-    }
-}
-need apt-get apt
-need dpkg-deb dpkg
-need pdftotext poppler-utils
-need python3 python3
-
-cargo build "${selection[@]}" --example pdf_pages
-program=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/examples/pdf_pages
+scratch=${1:?usage: run.sh SCRATCH-DIRECTORY PDF_PAGES}
+program=${2:?usage: run.sh SCRATCH-DIRECTORY PDF_PAGES}
 
 # English, and Japanese for another script; 4 MB together. Downloaded, not installed.
 mkdir -p "$scratch/pdf"

@@ -1,4 +1,4 @@
-//! The commands about queues on a real RabbitMQ, as a user meets them; tests/rabbit/run.sh starts it and runs this.
+//! The commands about queues on a real RabbitMQ, as a user meets them; `./test --only rabbitmq` starts it and runs this.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -20,7 +20,7 @@ struct Place {
 }
 
 fn host() -> String {
-    std::env::var("TIDEGATE_RABBIT_PLAIN").expect("TIDEGATE_RABBIT_PLAIN is not set; tests/rabbit/run.sh does")
+    std::env::var("TIDEGATE_RABBIT_PLAIN").expect("TIDEGATE_RABBIT_PLAIN is not set; run: ./test --only rabbitmq")
 }
 
 impl Place {
@@ -187,7 +187,7 @@ fn what_is_for_files_only_says_so() {
 
 /// A script of the worker's tests, with Celery or dramatiq from PyPI.
 fn peer(script: &str, arguments: &[&str]) -> Command {
-    let python = std::env::var("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is not set; tests/rabbit/run.sh does");
+    let python = std::env::var("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is not set; run: ./test --only rabbitmq");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-worker/tests/rabbit/peers").join(script);
     let mut command = Command::new(python);
     command.arg(path).arg(format!("amqp://guest:guest@{}//", host())).args(arguments).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! Against a real RabbitMQ; tests/rabbit/run.sh starts one and runs this.
+//! Against a real RabbitMQ; `./test --only rabbitmq` starts one and runs this.
 
 mod consuming;
 mod opening;

@@ -15,7 +15,7 @@ pub(crate) fn on_loop<F: Future + 'static>(test: F) -> F::Output {
 }
 
 fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; tests/rabbit/run.sh does"))
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run: ./test --only rabbitmq"))
 }
 
 pub(crate) fn plain_host() -> String {

@@ -1,5 +1,5 @@
-//! Several processes within limits that a real Redis holds for them; tests/redis/run.sh runs it. With a RabbitMQ, which
-//! tests/rabbit/run.sh starts, pages go through that one as well.
+//! Several processes within limits that a real Redis holds for them; `./test --only redis` runs it. With a RabbitMQ, which
+//! `./test --only rabbitmq` starts, pages go through that one as well.
 
 mod batches;
 #[path = "../common/crew.rs"]

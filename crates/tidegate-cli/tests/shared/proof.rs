@@ -117,7 +117,8 @@ fn sqlite(place: &Path) -> Vec<String> {
 
 /// The broker that tests/rabbit/node.sh has started, and a queue that nobody else uses.
 fn rabbit(place: &Path) -> Vec<String> {
-    let host = std::env::var("TIDEGATE_RABBIT_PLAIN").expect("tests/rabbit/run.sh sets TIDEGATE_RABBIT_PLAIN");
+    let host =
+        std::env::var("TIDEGATE_RABBIT_PLAIN").expect("TIDEGATE_RABBIT_PLAIN is not set; run: ./test --only rabbitmq");
     let queue = format!("explain-{}", place.file_name().unwrap().to_string_lossy());
     vec![format!("amqp://{host}?heartbeat=2"), "--queue".into(), queue]
 }

@@ -1,4 +1,4 @@
-//! The client against nginx, the server against curl and wrk. Needs those three; tests/http/run.sh runs it.
+//! The client against nginx, the server against curl and wrk. Needs those three; `./test --only http` runs it.
 
 mod against_curl;
 mod against_nginx;

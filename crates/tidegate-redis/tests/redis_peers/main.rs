@@ -1,4 +1,4 @@
-//! Against a real redis-server; tests/redis/run.sh runs it. `peers [PART]…`: only the tests whose names contain a part.
+//! Against a real redis-server; `./test --only redis` runs it. `peers [PART]…`: only the tests whose names contain a part.
 //!
 //! It is a harness of its own, because it starts itself as the machines that share a gate.
 

@@ -1,4 +1,4 @@
-//! The broker in RabbitMQ against a real one; tests/rabbit/run.sh starts it and runs this.
+//! The broker in RabbitMQ against a real one; `./test --only rabbitmq` starts it and runs this.
 
 mod celery;
 mod celery_outages;

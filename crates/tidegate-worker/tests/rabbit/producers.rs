@@ -1,4 +1,4 @@
-//! A real worker of Celery's, from PyPI, in the environment that tests/rabbit/run.sh makes.
+//! A real worker of Celery's, from PyPI, in the environment that the step rabbitmq of `./test` makes.
 
 use std::time::Duration;
 
