@@ -29,6 +29,15 @@
 //! what it will cost, `quotas.rs` the limits, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 
+//!
+//! # Without PDFs
+//! The feature `pdf` (on by default) is the PDF reader and everything that needs it: `explain/`, `output/`, `outputs.rs` and
+//! `rebuild.rs`. Without it, requests ([`Caller`], [`jsonl`], [`plan`]), providers and the store remain.
+
+#![cfg_attr(
+    not(feature = "pdf"),
+    allow(rustdoc::broken_intra_doc_links, reason = "what is left out cannot be linked to")
+)]
 #![forbid(unsafe_code)]
 
 mod calibration;
@@ -36,16 +45,20 @@ mod call;
 mod call_error;
 mod caller;
 mod estimate;
+#[cfg(feature = "pdf")]
 mod explain;
 pub mod jsonl;
 mod key;
+#[cfg(feature = "pdf")]
 mod output;
+#[cfg(feature = "pdf")]
 mod outputs;
 mod pace;
 pub mod plan;
 mod provider;
 mod question;
 mod quotas;
+#[cfg(feature = "pdf")]
 mod rebuild;
 mod store;
 
@@ -53,11 +66,13 @@ pub use call::{BadBaseUrl, Call, CallerStats, Reply, Retries};
 pub use call_error::CallError;
 pub use caller::Caller;
 pub use estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};
+#[cfg(feature = "pdf")]
 pub use explain::{
     BadSelection, DEFAULT_PROMPT, Event, Explain, ExplainError, FileProgress, FileState, Input, InputError, Options,
     PageStatus, Progress, Prompt, PromptError, Selection, Size, Stop, Variables, Watch, find_pdfs,
 };
 pub use key::{ApiKey, KeyError};
+#[cfg(feature = "pdf")]
 pub use output::{
     Entry, Explanations, FailureGroup, FailureNote, FileReport, LimitReport, NotExplanations, REPORT_SCHEMA, Report,
     SCHEMA, SeenAs, Status, Totals, to_markdown,
@@ -67,5 +82,6 @@ pub use provider::local;
 pub use provider::{Asked, Asking, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind};
+#[cfg(feature = "pdf")]
 pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
 pub use store::{Kept, Key, Promise, Record, Store, StoreError, StoreStats};

@@ -6,14 +6,17 @@ use clap::{Parser, Subcommand};
 
 use crate::command;
 
+const TRY_FIRST: &str =
+    if cfg!(feature = "pdf") { "tidegate explain samples/" } else { "tidegate plan --requests 1000 --rpm 100" };
+
 /// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, disable_help_subcommand = true)]
 #[command(
-    after_help = "Try it:\n  tidegate explain samples/\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
+    after_help = format!("Try it:\n  {TRY_FIRST}\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
                   Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \
                   the environment: --rpm is TIDEGATE_RPM. The command line counts first, then the environment, then the \
-                  file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run."
+                  file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run.")
 )]
 pub(crate) struct Args {
     /// Read options from this file instead of ./tidegate.toml or the one in your configuration directory

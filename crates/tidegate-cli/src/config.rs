@@ -101,6 +101,10 @@ impl File {
                         self.path.display()
                     );
                 };
+                // Hidden: a command that this build leaves out. Its options are not known here, and do no harm.
+                if sub.is_hide_set() {
+                    continue;
+                }
                 self.check_table(inner, sub, &format!("{place}{key}."))?;
                 continue;
             }

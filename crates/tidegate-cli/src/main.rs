@@ -25,6 +25,7 @@ const EXIT_UNABLE: u8 = 2;
 
 fn main() -> ExitCode {
     // PDFs are read in a child, which is this program started once more.
+    #[cfg(feature = "pdf")]
     tidegate_pdf::child::main_if_asked();
     match config::parse().and_then(|args| command::run(args.command)) {
         Ok(Done::All) => ExitCode::SUCCESS,

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The event loop is at the root, because every program starts there; the layers above it are modules. `http`, `redis`,
-//! `worker`, `batch` and `crew` are there with the features of those names.
+//! `worker`, `batch` and `crew` are there with the features of those names. `batch` reads PDFs with
+//! the feature `pdf`, which is on by default.
 
 #![forbid(unsafe_code)]
 

@@ -16,16 +16,13 @@ use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{JoinHandle, spawn};
 use tidegate_pdf::Reader;
 
-use super::Done;
 use super::explain_away::{Asks, Away};
 use super::limits::{LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
+use super::{Done, EXPLAIN_QUEUE};
 use crate::broker::{BrokerUrl, Kind, failed};
 use crate::output::Output;
 use crate::progress::{ProgressArg, Reporter};
-
-/// Where pages wait for workers, unless told otherwise.
-pub(crate) const QUEUE: &str = "explain";
 
 /// What a run keeps for the next one, in the folder of its outputs.
 const STATE: &str = ".tidegate";
@@ -99,7 +96,7 @@ pub(crate) struct Args {
     broker: Option<BrokerUrl>,
 
     /// The queue's name
-    #[arg(long, value_name = "QUEUE", default_value = QUEUE, help_heading = "Many machines")]
+    #[arg(long, value_name = "QUEUE", default_value = EXPLAIN_QUEUE, help_heading = "Many machines")]
     queue: String,
 
     /// RabbitMQ: which kind of queue it is; the workers' --queue-kind
@@ -153,6 +150,12 @@ impl FromStr for Count {
     }
 }
 
+/// The model, which every provider with a server needs.
+fn model(server: &ServerArgs) -> anyhow::Result<String> {
+    let name = server.address.provider.name();
+    server.model.clone().with_context(|| format!("which model? Provider {name} needs one: --model NAME"))
+}
+
 fn temperature(text: &str) -> Result<f32, String> {
     text.parse()
         .ok()
@@ -193,7 +196,7 @@ impl TryFrom<Args> for Config {
         let parameters = match args.server.address.provider {
             ProviderArg::Local => None,
             _ => Some(Parameters {
-                model: args.server.model()?,
+                model: model(&args.server)?,
                 max_tokens: args.max_tokens.map(NonZeroU32::get),
                 temperature: args.temperature,
             }),

@@ -3,21 +3,33 @@
 pub(crate) mod batch;
 pub(crate) mod completions;
 pub(crate) mod enqueue;
+#[cfg(feature = "pdf")]
 pub(crate) mod explain;
+#[cfg(feature = "pdf")]
 mod explain_away;
 pub(crate) mod limits;
 pub(crate) mod plan;
 mod plan_chart;
+#[cfg(feature = "pdf")]
+mod plan_pdf;
 pub(crate) mod provider;
 pub(crate) mod queue;
+#[cfg(feature = "pdf")]
 pub(crate) mod rebuild;
 pub(crate) mod result;
 pub(crate) mod revoke;
 pub(crate) mod server;
 pub(crate) mod trace;
+#[cfg(not(feature = "pdf"))]
+pub(crate) mod without_pdf;
 pub(crate) mod worker;
 
 use crate::args::Command;
+#[cfg(not(feature = "pdf"))]
+pub(crate) use {without_pdf as explain, without_pdf as plan_pdf, without_pdf as rebuild};
+
+/// The queue that `explain --broker` publishes to and `worker --handler explain` takes from, unless another is named.
+pub(crate) const EXPLAIN_QUEUE: &str = "explain";
 
 /// How a command that could run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +56,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
 }
 
 /// So many pages, in words.
+#[cfg(feature = "pdf")]
 fn pages(count: usize) -> String {
     if count == 1 { "1 page".into() } else { format!("{count} pages") }
 }

@@ -1,24 +1,17 @@
 //! `tidegate plan`: how long a job would take and what it would cost, without asking anybody.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use tidegate_batch::plan::{Job, Part, Plan, Prices, Requests, Tokens};
-use tidegate_batch::{Dialect, Size, find_pdfs, jsonl, tokens_of_text};
-use tidegate_pdf::{Reader, Want};
+use tidegate_batch::{Dialect, jsonl};
 use tidegate_rehearsal::Latency;
 
 use super::limits::LimitArgs;
 use super::plan_chart;
+use super::plan_pdf::PdfArgs;
 use crate::output::Output;
-
-/// What a prompt and its framing cost beside the page.
-const PROMPT_TOKENS: u64 = 120;
-
-/// What a page costs that goes as a picture.
-const PICTURE_TOKENS: u64 = 1_600;
 
 /// Plan a job: how long, how many tokens, at what price, and which limit it waits for
 ///
@@ -60,20 +53,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PRICE", requires = "price_in", value_parser = price)]
     price_out: Option<f64>,
 
-    /// How many pages before and after are sent along as context
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    context_pages: u32,
-
     #[command(flatten)]
     limits: LimitArgs,
 
-    /// Pages of one file under way at once; auto: by the file's size, as explain does
-    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
-    page_concurrency: Count,
-
-    /// Files under way at once; auto: by the files' size, as explain does
-    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
-    file_concurrency: Count,
+    #[command(flatten)]
+    pdf: PdfArgs,
 
     /// Draw latencies from this number: the same number, the same plan
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -85,23 +69,7 @@ pub(crate) struct Args {
 }
 
 /// An answer of this many tokens is taken for granted where nothing says otherwise.
-const ANSWER_TOKENS: u32 = 300;
-
-/// A number, or `auto`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Count(Option<u32>);
-
-impl FromStr for Count {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Count, String> {
-        match (text, text.parse()) {
-            ("auto", _) => Ok(Count(None)),
-            (_, Ok(number)) if number > 0 => Ok(Count(Some(number))),
-            _ => Err("a number above zero, or auto".into()),
-        }
-    }
-}
+pub(super) const ANSWER_TOKENS: u32 = 300;
 
 fn price(text: &str) -> Result<f64, String> {
     let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
@@ -115,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
                 input: args.tokens_per_request.unwrap_or(1_000),
                 output: args.answer_tokens.unwrap_or(ANSWER_TOKENS),
             };
-            (vec![whole("requests", Requests::Alike { count, tokens }, args.limits.global_concurrency)], 1)
+            (vec![part(Path::new("requests"), Requests::Alike { count, tokens }, args.limits.global_concurrency)], 1)
         }
         None => files(&args)?,
     };
@@ -134,9 +102,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
     Ok(if plan.too_large > 0 { super::Done::SomeFailed } else { super::Done::All })
 }
 
-/// Requests that belong to no file have no cap but the one for all.
-fn whole(name: &str, requests: Requests, cap: u64) -> Part {
-    Part { name: name.to_owned(), requests, cap }
+/// The requests of one file, of which at most `cap` are in flight at once.
+pub(super) fn part(path: &Path, requests: Requests, cap: u64) -> Part {
+    Part { name: path.display().to_string(), requests, cap }
 }
 
 /// What is to be asked, file by file, and how many files at once.
@@ -150,67 +118,18 @@ fn files(args: &Args) -> anyhow::Result<(Vec<Part>, usize)> {
             tokens.input = args.tokens_per_request.unwrap_or(tokens.input);
             tokens.output = args.answer_tokens.unwrap_or(tokens.output);
         }
-        parts.push(whole(&path.display().to_string(), Requests::Each(costs), args.limits.global_concurrency));
+        parts.push(part(path, Requests::Each(costs), args.limits.global_concurrency));
     }
     if documents.is_empty() {
         return Ok((parts, lists.len()));
     }
-    let found = find_pdfs(&documents.into_iter().cloned().collect::<Vec<_>>())?;
-    let (context, alike, answer) =
-        (args.context_pages, args.tokens_per_request, args.answer_tokens.unwrap_or(ANSWER_TOKENS));
-    let paths: Vec<PathBuf> = found.iter().map(|input| input.path.clone()).collect();
-    let read = tidegate_loop::run(async move {
-        let mut read = Vec::new();
-        for path in paths {
-            let costs = pages(&path, context, alike, answer).await;
-            read.push((path, costs));
-        }
-        read
-    });
-    let (mut broken, mut largest) = (Vec::new(), Size::Small);
-    for (path, costs) in read.map_err(|error| anyhow!("{error}"))? {
-        match costs {
-            Ok(costs) => {
-                let size = Size::of(u32::try_from(costs.len()).unwrap_or(u32::MAX));
-                if size.file_concurrency() < largest.file_concurrency() {
-                    largest = size;
-                }
-                let cap = args.page_concurrency.0.unwrap_or(size.page_concurrency());
-                parts.push(whole(&path.display().to_string(), Requests::Each(costs), u64::from(cap)));
-            }
-            Err(error) => broken.push(error),
-        }
-    }
-    for error in &broken {
-        eprintln!("tidegate: {error:#}; left out");
-    }
+    let documents: Vec<PathBuf> = documents.into_iter().cloned().collect();
+    let (read, at_once) = args.pdf.parts(&documents, args.tokens_per_request, args.answer_tokens)?;
+    parts.extend(read);
     if parts.is_empty() {
         bail!("none of the files can be read");
     }
-    let at_once = args.file_concurrency.0.unwrap_or(largest.file_concurrency());
-    Ok((parts, at_once as usize + lists.len()))
-}
-
-/// What each page of a PDF costs, its neighbours included.
-async fn pages(path: &Path, context: u32, alike: Option<u32>, answer: u32) -> anyhow::Result<Vec<Tokens>> {
-    let document = Reader::new().open(path).await?;
-    let count = document.page_count();
-    if let Some(input) = alike {
-        return Ok(vec![Tokens { input, output: answer }; count as usize]);
-    }
-    let mut own = Vec::with_capacity(count as usize);
-    for number in 1..=count {
-        let page = document.page(number, Want::text()).await;
-        let text = page.ok().and_then(|page| page.text).filter(|text| text.quality().is_good());
-        own.push(text.map_or(PICTURE_TOKENS, |text| tokens_of_text(&text.text)));
-    }
-    let around = context as usize;
-    let costs = (0..own.len()).map(|at| {
-        let neighbours = &own[at.saturating_sub(around)..own.len().min(at + around + 1)];
-        let input = PROMPT_TOKENS + neighbours.iter().sum::<u64>();
-        Tokens { input: u32::try_from(input).unwrap_or(u32::MAX), output: answer }
-    });
-    Ok(costs.collect())
+    Ok((parts, at_once + lists.len()))
 }
 
 fn describe(plan: &Plan) -> String {

@@ -81,12 +81,6 @@ impl ProviderArg {
 }
 
 impl ServerArgs {
-    /// The model, which a server has to be told.
-    pub(crate) fn model(&self) -> anyhow::Result<String> {
-        let name = self.address.provider.name();
-        self.model.clone().with_context(|| format!("which model? Provider {name} needs one: --model NAME"))
-    }
-
     /// Whoever sends the requests, within `gate`.
     pub(crate) fn caller(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
         self.address.caller(gate, self.retries)

@@ -1,27 +1,7 @@
 //! Progress as lines, for logs and for terminals that cannot be drawn on.
 
-use tidegate_batch::{Event, PageStatus};
-
 use super::figures::{count, time};
 use super::scene::{Blocker, Scene};
-
-/// What people want to know when it happens; nothing for the rest.
-pub(crate) fn event(event: &Event<'_>) -> Option<String> {
-    match event {
-        // Most reasons name the file already.
-        Event::FileFailed { name, reason, .. } if reason.contains(name) => Some((*reason).to_owned()),
-        Event::FileFailed { name, reason, .. } => Some(format!("{name}: {reason}")),
-        Event::Page { name, page, status: PageStatus::Failed { reason, .. }, .. } => {
-            Some(format!("{name}, page {page}: {reason}"))
-        }
-        Event::FileDone { name, outputs, .. } => {
-            let page = outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
-            Some(format!("{name}: done, {}", page.or(outputs.first())?.display()))
-        }
-        Event::Stopping { reason } => Some(format!("stopping: {reason}")),
-        _ => None,
-    }
-}
 
 /// `37 of 120 pages, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)`
 pub(crate) fn progress(scene: &Scene) -> String {

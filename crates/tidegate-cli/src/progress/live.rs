@@ -1,43 +1,10 @@
-//! Scenes from a run, and from a gate.
+//! What a gate shows in a scene.
 
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
-use tidegate_batch::{FileProgress, FileState, Progress, Watch};
 use tidegate_limit::{LimitSnapshot, Snapshot};
 
-use super::Run;
-use super::scene::{Blocker, File, Gauge, Queue, Scene, State, Unit};
-
-impl Run for Watch {
-    fn scene(&self) -> Scene {
-        scene(&self.progress())
-    }
-
-    fn json(&self) -> Value {
-        json!({"event": "progress", "progress": self.progress()})
-    }
-}
-
-fn scene(progress: &Progress) -> Scene {
-    Scene {
-        unit: Unit::Pages,
-        elapsed: progress.elapsed,
-        pages: progress.pages,
-        more: progress.more,
-        done: progress.done,
-        kept: progress.kept,
-        failed: progress.failed,
-        skipped: progress.skipped,
-        pages_per_minute: progress.pages_per_minute,
-        remaining: progress.remaining,
-        tokens: progress.tokens.total(),
-        stopping: progress.stopping,
-        files: progress.files.iter().map(file).collect(),
-        gauges: gauges(&progress.gate),
-        queue: queue(&progress.gate),
-    }
-}
+use super::scene::{Blocker, Gauge, Queue};
 
 pub(crate) fn gauges(gate: &Snapshot) -> Vec<Gauge> {
     gate.limits.iter().map(|limit| gauge(limit, gate)).collect()
@@ -52,19 +19,6 @@ pub(crate) fn queue(gate: &Snapshot) -> Queue {
             name => Blocker::Limit(name.to_owned()),
         }),
     }
-}
-
-fn file(progress: &FileProgress) -> File {
-    let FileProgress { name, pages, done, failed, skipped, asking, .. } = progress;
-    let state = match progress.state {
-        FileState::Running => State::Running,
-        FileState::Writing => State::Writing,
-        FileState::Done => State::Done,
-        FileState::Failed => State::Failed,
-        _ => State::Waiting,
-    };
-    let (pages, done, failed, skipped, asking) = (*pages, *done, *failed, *skipped, *asking);
-    File { name: name.clone(), state, pages, done, failed, skipped, asking }
 }
 
 fn gauge(limit: &LimitSnapshot, gate: &Snapshot) -> Gauge {

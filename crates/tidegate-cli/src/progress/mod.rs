@@ -1,14 +1,17 @@
 //! How far a run has come, on standard error: a display that is drawn in place, lines for logs, JSON for programs, or
 //! nothing.
 //!
-//! `live.rs` looks at the run, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
+//! `explain.rs` looks at a run that explains files, `live.rs` at a gate, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
 //! and texts are made to fit. `lines.rs` and `json.rs` are the other two ways.
 
 mod draw;
+#[cfg(feature = "pdf")]
+mod explain;
 mod figures;
 mod json;
 mod lines;
 mod live;
+#[cfg_attr(not(feature = "pdf"), allow(dead_code, reason = "only explain shows files and pages"))]
 mod scene;
 mod screen;
 
@@ -19,7 +22,6 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::Value;
-use tidegate_batch::Event;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
@@ -78,11 +80,6 @@ impl Reporter {
             ProgressArg::None => Way::Nothing,
         };
         Reporter { way: Rc::new(way) }
-    }
-
-    /// Something has happened in a run that explains files.
-    pub(crate) fn event(&self, event: &Event<'_>) {
-        self.tell(|| lines::event(event), || json::event(event));
     }
 
     /// Something has happened: a line for people, if they want to know, and one of JSON for programs.

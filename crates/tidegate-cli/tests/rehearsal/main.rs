@@ -1,12 +1,16 @@
 //! `provider`, and what is rehearsed against it, as users meet them.
 
 mod batch;
+#[cfg(feature = "pdf")]
 #[path = "../common/crew.rs"]
 mod crew;
+#[cfg(feature = "pdf")]
 mod explain;
+#[cfg(feature = "pdf")]
 #[path = "../common/pdf.rs"]
 mod pdf;
 mod plan;
 mod provider;
 mod support;
+#[cfg(feature = "pdf")]
 mod workers;

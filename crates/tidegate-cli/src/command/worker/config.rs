@@ -21,7 +21,7 @@ use super::pages::{Pages, PagesSpec};
 use super::rules::{TaskPolicy, check_limits};
 use super::{Args, Codec, ModeName, logging};
 use crate::broker::{BrokerArgs, Kind};
-use crate::command::explain::QUEUE;
+use crate::command::EXPLAIN_QUEUE;
 use crate::command::limits::SharedArgs;
 
 /// For how long a page's answer is kept for who asked, at least.
@@ -103,7 +103,7 @@ impl TryFrom<Args> for Config {
         let mode = mode(&args)?;
         let pages = pages(&args)?;
         let names = match (&args.queue[..], &pages, args.handler.len()) {
-            ([], Some(_), 1) => vec![QUEUE.to_owned()],
+            ([], Some(_), 1) => vec![EXPLAIN_QUEUE.to_owned()],
             ([], ..) => vec!["default".to_owned()],
             (queues, ..) => queues.to_vec(),
         };

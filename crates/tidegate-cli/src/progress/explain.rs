@@ -1,0 +1,105 @@
+//! What `explain` shows: its events as lines and as JSON, and its progress as a scene.
+
+use serde_json::{Value, json};
+use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
+
+use super::scene::{File, Scene, State, Unit};
+use super::{Reporter, Run, gauges, queue};
+
+impl Reporter {
+    /// Something has happened in a run that explains files.
+    pub(crate) fn event(&self, event: &Event<'_>) {
+        self.tell(|| line(event), || value(event).to_string());
+    }
+}
+
+impl Run for Watch {
+    fn scene(&self) -> Scene {
+        scene(&self.progress())
+    }
+
+    fn json(&self) -> Value {
+        json!({"event": "progress", "progress": self.progress()})
+    }
+}
+
+/// What people want to know when it happens; nothing for the rest.
+fn line(event: &Event<'_>) -> Option<String> {
+    match event {
+        // Most reasons name the file already.
+        Event::FileFailed { name, reason, .. } if reason.contains(name) => Some((*reason).to_owned()),
+        Event::FileFailed { name, reason, .. } => Some(format!("{name}: {reason}")),
+        Event::Page { name, page, status: PageStatus::Failed { reason, .. }, .. } => {
+            Some(format!("{name}, page {page}: {reason}"))
+        }
+        Event::FileDone { name, outputs, .. } => {
+            let page = outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
+            Some(format!("{name}: done, {}", page.or(outputs.first())?.display()))
+        }
+        Event::Stopping { reason } => Some(format!("stopping: {reason}")),
+        _ => None,
+    }
+}
+
+fn value(event: &Event<'_>) -> Value {
+    match event {
+        Event::FileOpened { file, name, pages, page_concurrency } => {
+            json!({"event": "file_opened", "file": file, "name": name, "pages": pages, "page_concurrency": page_concurrency})
+        }
+        Event::FileFailed { file, name, reason } => {
+            json!({"event": "file_failed", "file": file, "name": name, "reason": reason})
+        }
+        Event::Page { file, name, page, status } => {
+            let mut line = json!({"event": "page", "file": file, "name": name, "page": page});
+            let more = match status {
+                PageStatus::Asking => json!({"status": "asking"}),
+                PageStatus::Done { kept, usage } => json!({"status": "done", "kept": kept, "usage": usage}),
+                PageStatus::Failed { code, reason } => json!({"status": "failed", "code": code, "reason": reason}),
+                PageStatus::Skipped { reason } => json!({"status": "skipped", "reason": reason}),
+                _ => json!({}),
+            };
+            if let (Some(line), Some(more)) = (line.as_object_mut(), more.as_object()) {
+                line.extend(more.clone());
+            }
+            line
+        }
+        Event::FileDone { file, name, outputs } => {
+            json!({"event": "file_done", "file": file, "name": name, "outputs": outputs})
+        }
+        Event::Stopping { reason } => json!({"event": "stopping", "reason": reason}),
+        _ => json!({"event": "other"}),
+    }
+}
+
+fn scene(progress: &Progress) -> Scene {
+    Scene {
+        unit: Unit::Pages,
+        elapsed: progress.elapsed,
+        pages: progress.pages,
+        more: progress.more,
+        done: progress.done,
+        kept: progress.kept,
+        failed: progress.failed,
+        skipped: progress.skipped,
+        pages_per_minute: progress.pages_per_minute,
+        remaining: progress.remaining,
+        tokens: progress.tokens.total(),
+        stopping: progress.stopping,
+        files: progress.files.iter().map(file).collect(),
+        gauges: gauges(&progress.gate),
+        queue: queue(&progress.gate),
+    }
+}
+
+fn file(progress: &FileProgress) -> File {
+    let FileProgress { name, pages, done, failed, skipped, asking, .. } = progress;
+    let state = match progress.state {
+        FileState::Running => State::Running,
+        FileState::Writing => State::Writing,
+        FileState::Done => State::Done,
+        FileState::Failed => State::Failed,
+        _ => State::Waiting,
+    };
+    let (pages, done, failed, skipped, asking) = (*pages, *done, *failed, *skipped, *asking);
+    File { name: name.clone(), state, pages, done, failed, skipped, asking }
+}
