@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the sample PDFs from the texts in text/.
+"""Makes the sample PDFs from the texts in text/, and the broken PDF of the tests from one of them.
 
 Needs: Python 3.9, `pip install fpdf2==2.8.9 pillow==13.0.0`, and three fonts, of which subsets are embedded (Debian packages
 fonts-liberation, SIL OFL 1.1; fonts-droid-fallback, Apache 2.0). Usage: python3 samples/make.py
@@ -12,7 +12,9 @@ What is made is committed; run this again only when a text or this script has ch
     chaoxi.pdf     Chinese, 3 pages
     columns.pdf    English, 1 page in two columns, drawn line by line across both
     scan.pdf       2 pages that are only pictures, slightly crooked, as from a scanner
-    broken.pdf     cut off and damaged: cannot be read
+
+crates/tidegate-pdf/tests/data/broken.pdf is tides.pdf, cut off and damaged: it cannot be read. It is not a sample, so that
+`tidegate explain samples/` succeeds.
 """
 
 import datetime
@@ -25,6 +27,7 @@ from fpdf import FPDF
 from PIL import Image, ImageDraw, ImageFont
 
 HERE = Path(__file__).resolve().parent
+BROKEN = HERE.parent / "crates" / "tidegate-pdf" / "tests" / "data" / "broken.pdf"
 LIBERATION = Path("/usr/share/fonts/truetype/liberation")
 DROID = Path("/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf")
 MADE = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -142,7 +145,7 @@ def scan():
 def broken():
     whole = (HERE / "tides.pdf").read_bytes()
     # The size of a download that stopped, and not an object in it can be found.
-    (HERE / "broken.pdf").write_bytes(whole[:9000].replace(b" obj", b" \0bj"))
+    BROKEN.write_bytes(whole[:9000].replace(b" obj", b" \0bj"))
 
 
 if __name__ == "__main__":
@@ -153,5 +156,5 @@ if __name__ == "__main__":
     columns()
     scan()
     broken()
-    for made in sorted(HERE.glob("*.pdf")):
+    for made in [*sorted(HERE.glob("*.pdf")), BROKEN]:
         print(f"{made.stat().st_size:8}  {made.name}")

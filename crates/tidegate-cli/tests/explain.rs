@@ -23,6 +23,11 @@ fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples")
 }
 
+/// A PDF that cannot be read.
+fn broken() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-pdf/tests/data/broken.pdf")
+}
+
 fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -155,18 +160,18 @@ fn done_pages(out: &Path) -> usize {
 }
 
 #[test]
-fn the_samples_are_explained_offline_and_a_broken_one_is_told() {
+fn the_samples_are_explained_offline_and_rebuilt() {
     let out = tempfile::tempdir().unwrap();
     let samples = samples();
     let folder = out.path().join("explained");
     let args =
         ["explain", samples.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--picture-px", "64", "--json"];
     let output = run(&args);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["totals"]["done"], TEXT_PAGES);
     assert_eq!(report["totals"]["pages"], PAGES);
-    assert!(report["failures"][0]["file"] == "broken.pdf", "{report}");
+    assert_eq!(report["failures"], Value::Array(Vec::new()), "{report}");
     let html = fs::read_to_string(folder.join("tides.html")).unwrap();
     assert!(html.contains("<blockquote>") && html.contains("data:image/png;base64,"));
 
@@ -177,6 +182,40 @@ fn the_samples_are_explained_offline_and_a_broken_one_is_told() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("tides.json: 4 pages, ") && said.contains("columns.json: 1 page, "), "{said}");
     assert_eq!(fs::read_to_string(folder.join("tides.html")).unwrap(), html);
+}
+
+/// The README's first command.
+#[test]
+fn the_last_line_says_what_to_open() {
+    let out = tempfile::tempdir().unwrap();
+    for (input, first, others) in
+        [("", "tides.html", "; the pages of the other 5 files are next to it"), ("marees.pdf", "marees.html", "")]
+    {
+        let (input, folder) = (samples().join(input), out.path().join(first));
+        let words = ["explain", input.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--picture-px", "0"];
+        let output = run(&[&words[..], &["--progress", "plain"]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let page = folder.join(first);
+        assert_eq!(said.lines().last().unwrap(), format!("open {} in a browser{others}", page.display()));
+        assert!(page.is_file(), "{said}");
+    }
+}
+
+/// The README's second: the good file is explained, the report names the bad one.
+#[test]
+fn one_bad_file_fails_alone() {
+    let out = tempfile::tempdir().unwrap();
+    let (good, folder) = (samples().join("tides.pdf"), out.path().to_str().unwrap());
+    let words = ["explain", good.to_str().unwrap(), broken().to_str().unwrap(), "--out", folder, "--picture-px", "0"]
+        .map(str::to_owned);
+    let output = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let (report, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(report.starts_with("4 of 4 pages explained, 2 files, "), "{report}");
+    assert!(report.contains("\nfailed: broken.pdf: ") && report.contains("get it again"), "{report}");
+    let page = out.path().join("tides.html");
+    assert_eq!(said.lines().last().unwrap(), format!("open {} in a browser", page.display()));
 }
 
 #[test]
@@ -241,15 +280,14 @@ fn killed_at_any_moment_it_goes_on_where_it_was() {
                 (kills, killed) = (kills - 1, killed + 1);
             }
             let output = child.wait_with_output().unwrap();
-            // One of the samples is broken.
-            assert!(came || output.status.code() == Some(1), "seed {seed}: {}", text(&output.stderr));
+            assert!(came || output.status.code() == Some(0), "seed {seed}: {}", text(&output.stderr));
             if !came || kills == 0 {
                 break;
             }
         }
         // Whatever the kills left: one more run completes it, and pays only for what is missing.
         let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(output.status.code(), Some(1), "seed {seed}: {}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "seed {seed}: {}", text(&output.stderr));
         assert_eq!(done_pages(out.path()), TEXT_PAGES, "seed {seed}");
         let twice = server.requests() - TEXT_PAGES;
         assert!(twice <= 2 * killed, "seed {seed}: {twice} paid for twice with {killed} kills of two pages under way");

@@ -10,7 +10,7 @@ use tidegate_batch::{
 };
 use tidegate_loop::run;
 
-use crate::support::{Act, Bench, Server, answer, error, gate, reader, sample, write_pdf};
+use crate::support::{Act, Bench, Server, answer, data, error, gate, reader, sample, write_pdf};
 
 #[test]
 fn every_page_is_asked_about_once_with_its_neighbours_and_lands_in_every_output() {
@@ -111,7 +111,7 @@ fn one_bad_file_fails_alone_with_its_reason() {
         let good = write_pdf(folder, "good.pdf", 2);
         fs::write(folder.join("empty.pdf"), b"").unwrap();
         fs::write(folder.join("text.pdf"), b"This is no PDF at all.").unwrap();
-        let inputs = [folder.join("empty.pdf"), sample("broken.pdf"), folder.join("text.pdf"), good];
+        let inputs = [folder.join("empty.pdf"), data("broken.pdf"), folder.join("text.pdf"), good];
         let server = Server::start(|_, _| answer("fine")).await;
         let told = Rc::new(RefCell::new(Vec::new()));
         let explain = bench.explain(bench.options(&inputs), &server).on_event({

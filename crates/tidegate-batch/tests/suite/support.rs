@@ -201,6 +201,11 @@ pub(crate) fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
 }
 
+/// A file of the PDF reader's tests.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-pdf/tests/data").join(name)
+}
+
 pub(crate) fn reader() -> Reader {
     Reader::new().program(std::env::current_exe().unwrap(), ["--exact", "pdf_child"])
 }

@@ -1,15 +1,16 @@
 //! `tidegate explain`: PDFs, page by page.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::str::FromStr;
 
 use anyhow::{Context as _, anyhow, bail};
 use tidegate_batch::{
-    DEFAULT_PROMPT, Explain, ExplainError, Input, Local, Options, Parameters, Prompt, Provider, Quotas, Remote, Report,
-    Selection, Stop, Store, find_pdfs,
+    DEFAULT_PROMPT, Explain, ExplainError, FileReport, Input, Local, Options, Parameters, Prompt, Provider, Quotas,
+    Remote, Report, Selection, Stop, Store, find_pdfs,
 };
 use tidegate_limit::Admission;
 use tidegate_loop::signal::{SignalKind, signal};
@@ -239,11 +240,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let config = Config::try_from(args)?;
     let state = config.options.out.join(STATE);
     fs::create_dir_all(&state).with_context(|| format!("cannot make the folder {}", state.display()))?;
-    let (json, out) = (config.json, config.options.out.clone());
+    let json = config.json;
     let reporter = Reporter::new(config.progress);
     let run = explain(config, state, reporter.clone());
     let report = tidegate_loop::run(run).map_err(|error| anyhow!("{error}"))??;
-    conclude(&report, &reporter, json, &out)
+    conclude(&report, &reporter, json)
 }
 
 async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::Result<Report> {
@@ -360,16 +361,13 @@ async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter, manner: Manner) 
     }
 }
 
-fn conclude(report: &Report, reporter: &Reporter, json: bool, out: &Path) -> anyhow::Result<Done> {
+fn conclude(report: &Report, reporter: &Reporter, json: bool) -> anyhow::Result<Done> {
     if json {
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
         Output::Terminal.write(text.as_bytes())?;
     } else {
         Output::Terminal.write(report.to_text().as_bytes())?;
-        if !reporter.is_silent() {
-            eprintln!("{} has the outputs", out.display());
-        }
     }
     let totals = &report.totals;
     if let Some(reason) = &report.stopped {
@@ -388,5 +386,58 @@ fn conclude(report: &Report, reporter: &Reporter, json: bool, out: &Path) -> any
             files => anyhow!("none of the {files} files could be read; the first: {file}"),
         });
     }
+    if let Some(line) = what_to_open(report).filter(|_| !json) {
+        reporter.hint(&line);
+    }
     Ok(if report.is_complete() { Done::All } else { Done::SomeFailed })
+}
+
+/// Names the page to look at first: the one with the most explanations in it.
+fn what_to_open(report: &Report) -> Option<String> {
+    let page = |file: &FileReport| file.outputs.iter().find(|path| path.ends_with(".html")).cloned();
+    let mut pages: Vec<(u64, String)> = report.files.iter().filter_map(|file| Some((file.done, page(file)?))).collect();
+    // Stable: of files with equally many, the first that was given.
+    pages.sort_by_key(|(done, _)| Reverse(*done));
+    let (_, first) = pages.first()?;
+    Some(match pages.len() - 1 {
+        0 => format!("open {first} in a browser"),
+        1 => format!("open {first} in a browser; the page of the other file is next to it"),
+        others => format!("open {first} in a browser; the pages of the other {others} files are next to it"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, done: u64) -> FileReport {
+        let mut file = FileReport::default();
+        file.done = done;
+        file.outputs = ["json", "md", "html"].map(|ending| format!("out/{name}.{ending}")).to_vec();
+        file
+    }
+
+    fn hint(files: Vec<FileReport>) -> Option<String> {
+        let mut report = Report::default();
+        report.files = files;
+        what_to_open(&report)
+    }
+
+    #[test]
+    fn the_page_with_the_most_explanations_is_named() {
+        assert_eq!(hint(vec![file("a", 0)]).unwrap(), "open out/a.html in a browser");
+        assert_eq!(
+            hint(vec![file("a", 1), FileReport::default(), file("b", 3)]).unwrap(),
+            "open out/b.html in a browser; the page of the other file is next to it"
+        );
+        assert_eq!(
+            hint(vec![file("a", 2), file("b", 2), file("c", 1)]).unwrap(),
+            "open out/a.html in a browser; the pages of the other 2 files are next to it"
+        );
+    }
+
+    #[test]
+    fn where_nothing_was_written_there_is_nothing_to_open() {
+        assert_eq!(hint(vec![FileReport::default()]), None);
+    }
 }

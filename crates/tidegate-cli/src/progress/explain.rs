@@ -4,12 +4,20 @@ use serde_json::{Value, json};
 use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
 
 use super::scene::{File, Scene, State, Unit};
-use super::{Reporter, Run, gauges, queue};
+use super::{Reporter, Run, Way, gauges, printable, queue, write_line};
 
 impl Reporter {
     /// Something has happened in a run that explains files.
     pub(crate) fn event(&self, event: &Event<'_>) {
         self.tell(|| line(event), || value(event).to_string());
+    }
+
+    /// Writes the last line of a run: what to do next. With `--progress json` there is none: `progress` is the last event.
+    pub(crate) fn hint(&self, line: &str) {
+        match &*self.way {
+            Way::Display(_) | Way::Lines => write_line(&printable(line)),
+            Way::Json | Way::Nothing => {}
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use tidegate_pdf::{Garble, OpenError, PageError, Quality, Want, Warning};
 
 use crate::made::{Leaf, Made, document, document_of};
-use crate::support::{file, reader, run, sample};
+use crate::support::{data, file, reader, run, sample};
 
 async fn refusal(path: &Path) -> OpenError {
     let error = reader().open(path).await.unwrap_err();
@@ -54,7 +54,7 @@ fn a_document_without_pages_is_empty() {
 #[test]
 fn an_encrypted_document_is_opened_with_its_password_only() {
     // samples/marees.pdf, by: qpdf --encrypt USER OWNER 256 --
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encrypted.pdf");
+    let path = data("encrypted.pdf");
     run(async move {
         let error = refusal(&path).await;
         assert!(matches!(error, OpenError::Encrypted { wrong: false, .. }));

@@ -3,7 +3,7 @@
 use tidegate_pdf::{OpenError, PICTURE_PX_MAX, PageText, Quality, Want};
 
 use crate::made::{Leaf, document};
-use crate::support::{file, reader, run, sample};
+use crate::support::{data, file, reader, run, sample};
 
 fn texts(name: &str) -> Vec<PageText> {
     let path = sample(name);
@@ -143,9 +143,9 @@ fn a_page_that_lies_on_its_side_is_read_upright() {
 }
 
 #[test]
-fn the_broken_sample_says_what_to_do() {
+fn a_broken_file_says_what_to_do() {
     run(async move {
-        let error = reader().open(sample("broken.pdf")).await.unwrap_err();
+        let error = reader().open(data("broken.pdf")).await.unwrap_err();
         assert!(matches!(error, OpenError::Broken { .. }), "{error:?}");
         let message = error.to_string();
         assert!(message.contains("broken.pdf is broken: ") && message.contains("get it again"), "{message}");

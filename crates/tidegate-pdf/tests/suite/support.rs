@@ -25,6 +25,11 @@ pub(crate) fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
 }
 
+/// A file that only tests need.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
 /// `bytes` in a file; the directory goes with the first of the two.
 pub(crate) fn file(bytes: &[u8]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
