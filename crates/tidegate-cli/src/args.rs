@@ -6,12 +6,23 @@ use clap::{Parser, Subcommand};
 
 use crate::command;
 
+/// `tidegate --version`; `-V` is its first line. Commit, target and features are `build.rs`'s.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit   ",
+    env!("TIDEGATE_COMMIT"),
+    "\ntarget   ",
+    env!("TIDEGATE_TARGET"),
+    "\nfeatures ",
+    env!("TIDEGATE_FEATURES"),
+);
+
 const TRY_FIRST: &str =
     if cfg!(feature = "pdf") { "tidegate explain samples/" } else { "tidegate plan --requests 1000 --rpm 100" };
 
 /// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, disable_help_subcommand = true)]
+#[command(name = "tidegate", version, long_version = LONG_VERSION, disable_help_subcommand = true)]
 #[command(
     after_help = format!("Try it:\n  {TRY_FIRST}\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
                   Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \

@@ -129,8 +129,3 @@ fn every_shell_gets_its_completions() {
         assert!(stdout(&["completions", shell]).contains("await-future"), "{shell}");
     }
 }
-
-#[test]
-fn it_knows_its_version() {
-    assert_eq!(stdout(&["--version"]), format!("tidegate {}\n", env!("CARGO_PKG_VERSION")));
-}
