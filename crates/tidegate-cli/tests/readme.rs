@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
+use tidegate_rehearsal::Server;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -51,7 +53,47 @@ fn what_the_commands_write_is_ignored_by_git() {
     if !root().join(".git").exists() {
         return; // not a clone
     }
-    let written = ["explanations/tides.html"];
+    let written = ["explanations/tides.html", "results.jsonl", "samples/requests.results.jsonl"];
     let ignored = Command::new("git").arg("check-ignore").args(written).current_dir(root()).output().unwrap();
     assert_eq!(text(&ignored.stdout).lines().collect::<Vec<_>>(), written, "{ignored:?}");
+}
+
+#[test]
+fn the_sample_requests_are_planned_and_answered_offline() {
+    let plan = lines("tidegate plan samples/");
+    assert_eq!(plan.len(), 1, "{plan:?}");
+    let place = TempDir::new().unwrap();
+    let words = |command: &str, words: &[String]| -> Vec<String> {
+        let first = format!("samples/{}", words[0]);
+        [command.to_owned(), first].into_iter().chain(words[1..].iter().cloned()).collect()
+    };
+    let planned = tidegate(&[&words("plan", &plan[0])[..], &["--json".to_owned()]].concat());
+    assert_eq!(planned.status.code(), Some(0), "{}", text(&planned.stderr));
+    let requests = std::fs::read_to_string(root().join("samples/requests.jsonl")).unwrap().lines().count();
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!(plan["answered"], requests);
+
+    let batch = lines("tidegate batch samples/");
+    assert_eq!(batch.len(), 1, "{batch:?}");
+    let server = Server::builder().start_in_thread().unwrap();
+    let results = place.path().join("results.jsonl");
+    // Another port and another place for the results: several tests may run at once.
+    let here = |word: &String| match word.as_str() {
+        "results.jsonl" => results.to_str().unwrap().to_owned(),
+        "http://127.0.0.1:7879/v1" => format!("{}/v1", server.base_url()),
+        _ => word.clone(),
+    };
+    let batch: Vec<String> = words("batch", &batch[0]).iter().map(here).collect();
+    assert!(batch.contains(&results.to_str().unwrap().to_owned()), "{batch:?}");
+    let done = tidegate(&batch);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let lines = std::fs::read_to_string(&results).unwrap();
+    let answers: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), requests);
+    for answer in &answers {
+        assert_eq!(answer["response"]["status_code"], 200, "{answer}");
+        let said = &answer["response"]["body"]["choices"][0]["message"]["content"];
+        assert!(said.as_str().is_some_and(|said| !said.is_empty()), "{answer}");
+    }
+    assert_eq!(server.stats().accepted as usize, requests);
 }
