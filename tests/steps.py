@@ -187,6 +187,13 @@ def documentation(job: Job) -> None:
     job.run("cargo", "doc", "--quiet", *SELECTION, "--no-deps", env={"RUSTDOCFLAGS": "-D warnings"})
 
 
+def without_pdf(job: Job) -> None:
+    """The program without its PDF reader: lints and the tests that are about it."""
+    selection = ("-p", "tidegate-cli", "--no-default-features", "--locked", "--quiet")
+    job.run("cargo", "clippy", *selection, "--all-targets", "--", "-D", "warnings")
+    job.run("cargo", "test", *selection, "--test", "without_pdf")
+
+
 def differential(job: Job) -> None:
     """The event loop against CPython's asyncio."""
     arguments = ("--programs", "100000" if soak else "2000", "--seed", "1")
@@ -374,6 +381,7 @@ def steps(mode: str) -> list[Step]:
         Step("doc tests", doc_tests, after_build, lane="cargo"),
         Step("lints", lints, after_build, lane="cargo"),
         Step("documentation", documentation, after_build, lane="cargo"),
+        Step("without pdf", without_pdf, after_build, lane="cargo"),
         Step("python module", python_module, ("format",), load=0.5),
         Step("readme", readme_commands, after_build, load=0.5),
     ]

@@ -28,7 +28,6 @@
 //! `caller.rs` is one request, `call.rs` what goes in and comes out, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
 //! what it will cost, `quotas.rs` the limits, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
-
 //!
 //! # Without PDFs
 //! The feature `pdf` (on by default) is the PDF reader and everything that needs it: `explain/`, `output/`, `outputs.rs` and
