@@ -1,63 +1,70 @@
-//! In real time, with a minute of five seconds: ten files of fifty pages, fifty of a file and two hundred in all at once,
-//! under strict limits. Nobody is refused, and the caps are reached and kept. How much of the quota is used is a matter of
-//! time, and so of the bench (`batch`).
+//! Ten files of fifty pages, fifty of a file and two hundred in all at once, under strict limits, in virtual time: nobody is
+//! refused, and the caps are reached and kept, whatever the machine does meanwhile. The same in real time, as processes:
+//! `tidegate-cli/tests/rehearsal/explain.rs`. How much of the quota is used is a matter of time, and so of the bench (`batch`).
+
+#[path = "common/clock.rs"]
+mod clock;
 
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 use tidegate_batch::{Call, Caller, Dialect, Estimate};
 use tidegate_limit::{Gate, Limit, Window};
-use tidegate_loop::{run, spawn};
+use tidegate_loop::spawn;
 use tidegate_rehearsal::{Handle, Latency, Limit as ServerLimit, Server, Stats};
+
+use clock::{in_virtual_time, keep_time};
 
 const FILES: usize = 10;
 const PAGES: usize = 50;
-
-/// A fortieth of it is what the way to the server may differ by: more than an unoptimised server keeps a crowd waiting.
 const WINDOW: Duration = Duration::from_secs(5);
-
-/// In so short a minute a strict server hears of whatever else this machine has to do: one at a time, in a program of
-/// their own.
-static ALONE: Mutex<()> = Mutex::new(());
 
 struct Setting {
     rpm: u64,
     tpm: u64,
-    window: Duration,
     latency: Latency,
+    /// By how many requests per window the client's limit is above the server's.
+    above: u64,
 }
 
-/// What the server saw, and the most that the gate let be under way at once.
-fn rehearse(setting: Setting) -> (Stats, u64) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Setting { rpm, tpm, window, latency } = setting;
-    let server = Server::builder()
-        .rpm(ServerLimit::new(rpm).per(window))
-        .tpm(ServerLimit::new(tpm).per(window))
-        .latency(latency)
-        .concurrency(200)
-        .seed(5)
-        .start_in_thread()
-        .unwrap();
-    let watched = server.clone();
-    let peak = run(async move {
-        let strict = || Window::strict(window);
+struct Seen {
+    /// By the server.
+    stats: Stats,
+    /// The most requests that the gate had admitted at once.
+    peak: u64,
+    /// Requests that had to be sent more than once.
+    again: usize,
+}
+
+fn rehearse(setting: Setting) -> Seen {
+    let Setting { rpm, tpm, latency, above } = setting;
+    in_virtual_time(async move {
+        let server = Server::builder()
+            .rpm(ServerLimit::new(rpm).per(WINDOW))
+            .tpm(ServerLimit::new(tpm).per(WINDOW))
+            .latency(latency)
+            .concurrency(200)
+            .seed(5)
+            .start()
+            .await
+            .unwrap();
+        let strict = || Window::strict(WINDOW);
         let gate = Gate::builder()
             .limit(Limit::concurrency("global", 200))
-            .limit(Limit::rpm(rpm).window(strict()))
+            .limit(Limit::rpm(rpm + above).window(strict()))
             .limit(Limit::tpm(tpm).window(strict()))
             .build()
             .unwrap();
-        all_pages(&gate, &server).await;
-        gate.stats().peak
+        let clock = keep_time(&gate, &server);
+        let again = all_pages(&gate, &server).await;
+        clock.cancel();
+        Seen { stats: server.stats(), peak: gate.stats().peak, again }
     })
-    .unwrap();
-    (watched.stats(), peak)
 }
 
-async fn all_pages(gate: &Gate, server: &Handle) {
+/// Returns how many pages had to be asked about more than once.
+async fn all_pages(gate: &Gate, server: &Handle) -> usize {
     let caller = Caller::new(gate, Dialect::OpenAi, &format!("{}/v1", server.base_url())).unwrap();
     let mut asked = Vec::new();
     for file in 0..FILES {
@@ -74,13 +81,17 @@ async fn all_pages(gate: &Gate, server: &Handle) {
             }));
         }
     }
+    let mut again = 0;
     for one in asked {
-        assert_eq!(one.await.unwrap().unwrap(), 1, "nobody had to be asked twice");
+        again += usize::from(one.await.unwrap().unwrap() > 1);
     }
+    again
 }
 
-fn holds(stats: &Stats) {
-    assert_eq!((stats.answered, stats.refused.total()), (500, 0));
+const QUICK: Latency = Latency::Uniform(Duration::from_millis(20), Duration::from_millis(60));
+
+fn holds(Seen { stats, again, .. }: &Seen) {
+    assert_eq!((stats.answered, stats.refused.total(), *again), (500, 0, 0));
     for limit in &stats.limits {
         assert!(limit.worst_offered <= limit.amount, "{limit:?}");
     }
@@ -89,25 +100,26 @@ fn holds(stats: &Stats) {
 
 #[test]
 fn five_hundred_pages_under_strict_requests_a_minute() {
-    let latency = Latency::Uniform(Duration::from_millis(20), Duration::from_millis(60));
-    let setting = Setting { rpm: 200, tpm: 1_000_000, window: WINDOW, latency };
-    let (stats, _) = rehearse(setting);
-    holds(&stats);
+    holds(&rehearse(Setting { rpm: 200, tpm: 1_000_000, latency: QUICK, above: 0 }));
 }
 
 #[test]
 fn five_hundred_pages_under_strict_tokens_a_minute() {
-    let latency = Latency::Uniform(Duration::from_millis(20), Duration::from_millis(60));
-    let setting = Setting { rpm: 1_000, tpm: 30_000, window: WINDOW, latency };
-    let (stats, _) = rehearse(setting);
-    holds(&stats);
+    holds(&rehearse(Setting { rpm: 1_000, tpm: 30_000, latency: QUICK, above: 0 }));
+}
+
+#[test]
+fn one_request_too_many_in_a_window_is_refused() {
+    let Seen { stats, again, .. } = rehearse(Setting { rpm: 200, tpm: 1_000_000, latency: QUICK, above: 1 });
+    assert!(stats.refused.rpm > 0 && again > 0, "{stats}");
+    let rpm = stats.limit("rpm").unwrap();
+    assert_eq!((rpm.worst_window, rpm.worst_offered), (200, 201));
 }
 
 #[test]
 fn the_global_cap_is_reached_and_never_exceeded() {
     let latency = Latency::Fixed(Duration::from_millis(300));
-    let setting = Setting { rpm: 100_000, tpm: 100_000_000, window: WINDOW, latency };
-    let (stats, peak) = rehearse(setting);
+    let Seen { stats, peak, .. } = rehearse(Setting { rpm: 100_000, tpm: 100_000_000, latency, above: 0 });
     assert_eq!((stats.answered, stats.refused.total()), (500, 0));
     assert_eq!((stats.in_flight_peak, peak), (200, 200));
 }

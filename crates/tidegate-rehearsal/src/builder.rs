@@ -185,7 +185,7 @@ impl Builder {
         self
     }
 
-    /// Serves on the running loop.
+    /// Serves on the running loop. If its time is virtual, limits and latencies count by it.
     ///
     /// # Errors
     /// See [`StartError`].

@@ -19,7 +19,7 @@ use http_body::Frame;
 use serde::Serialize;
 use tidegate_http::{ServerHandle, local, serve};
 use tidegate_loop::net::TcpListener;
-use tidegate_loop::{EventLoop, sleep_until, spawn, yield_now};
+use tidegate_loop::{EventLoop, LoopHandle, sleep_until, spawn, yield_now};
 use tidegate_sync::Event;
 
 use crate::builder::{Builder, Config};
@@ -87,6 +87,8 @@ struct Owner {
 
 struct Shared {
     config: Config,
+    /// When it started, on both clocks.
+    began: Now,
     ledger: Mutex<Ledger>,
     /// Told of what the ledger counts, while somebody waits for it.
     counted: Condvar,
@@ -99,6 +101,18 @@ struct Shared {
 }
 
 impl Shared {
+    /// Returns the loop's time where that is virtual, and the machine's time otherwise. A virtual calendar goes on from when
+    /// the server started.
+    fn now(&self) -> Now {
+        match virtual_time() {
+            Some(instant) => {
+                let since = instant.saturating_duration_since(self.began.instant);
+                Now { instant, wall: self.began.wall + since }
+            }
+            None => Now { instant: Instant::now(), wall: SystemTime::now() },
+        }
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,9 +132,9 @@ impl Shared {
     }
 }
 
-/// The one place that asks the machine for the time.
-fn now() -> Now {
-    Now { instant: Instant::now(), wall: SystemTime::now() }
+/// Returns the time of the running loop if it is virtual.
+fn virtual_time() -> Option<Instant> {
+    LoopHandle::try_current().filter(|current| current.is_virtual()).map(|current| current.time())
 }
 
 impl Handle {
@@ -139,7 +153,7 @@ impl Handle {
     /// What it has counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.owner.shared.ledger().stats(now())
+        self.owner.shared.ledger().stats(self.owner.shared.now())
     }
 
     /// Blocks until what it has counted satisfies `condition`, or it has ended; yields the figures as they are then.
@@ -163,7 +177,7 @@ impl Handle {
         let mut ledger = shared.ledger();
         shared.awaiting.fetch_add(1, SeqCst);
         loop {
-            let stats = ledger.stats(now());
+            let stats = ledger.stats(shared.now());
             if condition(&stats) || self.is_stopped() {
                 shared.awaiting.fetch_sub(1, SeqCst);
                 return stats;
@@ -226,12 +240,14 @@ impl Drop for Ending {
 
 pub(crate) async fn start(config: Config) -> Result<Handle, StartError> {
     let address = config.listen;
-    let ledger = Ledger::new(config.clone(), now().instant).map_err(StartError::Zone)?;
+    let began = Now { instant: virtual_time().unwrap_or_else(Instant::now), wall: SystemTime::now() };
+    let ledger = Ledger::new(config.clone(), began.instant).map_err(StartError::Zone)?;
     let failed = |error| StartError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let shared = Arc::new(Shared {
         config,
+        began,
         ledger: Mutex::new(ledger),
         counted: Condvar::new(),
         awaiting: AtomicUsize::new(0),
@@ -341,7 +357,7 @@ struct Shown {
 
 async fn stats(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Response {
     let mut ledger = shared.ledger();
-    let shown = Shown { stats: ledger.stats(now()), log: ledger.log(asked.log) };
+    let shown = Shown { stats: ledger.stats(shared.now()), log: ledger.log(asked.log) };
     drop(ledger);
     respond(Reply::new(200, &shown))
 }
@@ -366,7 +382,8 @@ struct Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         let (status, tokens_out) = self.outcome.map_or((None, 0), |(status, tokens)| (Some(status), tokens));
-        self.shared.count(|ledger| ledger.depart(self.admitted, status, tokens_out, now()));
+        let now = self.shared.now();
+        self.shared.count(|ledger| ledger.depart(self.admitted, status, tokens_out, now));
     }
 }
 
@@ -380,7 +397,7 @@ async fn handle(
     task: Task,
 ) -> Response {
     // One moment for all: its place in the windows, its line in the log, and what its latency is counted from.
-    let arrived = now();
+    let arrived = shared.now();
     let config = &shared.config;
     if config.api_key.as_deref().is_some_and(|key| dialect.key(&headers) != Some(key)) {
         return respond(reject(&shared, dialect, &Wrong::Key));

@@ -1,5 +1,5 @@
-//! Anthropic's way to count: tokens of prompts and of answers have limits of their own. In real time, with a minute of two
-//! seconds, against a server that keeps both strictly.
+//! Anthropic's way to count: tokens of prompts and of answers have limits of their own. In virtual time, against a server that
+//! keeps both strictly.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_batch::{Call, Caller, Dialect, Estimate, Quotas};
 use tidegate_limit::Dimension;
-use tidegate_loop::{run, spawn};
+use tidegate_loop::spawn;
 use tidegate_rehearsal::{Latency, Limit as ServerLimit, Server, Stats};
+
+use crate::clock::{in_virtual_time, keep_time};
 
 const PAGES: usize = 120;
 const MAX_TOKENS: u64 = 100;
-/// A fortieth of it is what the way to the server may differ by: more than an unoptimised server keeps a crowd waiting.
 const WINDOW: Duration = Duration::from_secs(4);
 
 fn server(itpm: u64, otpm: u64) -> tidegate_rehearsal::Builder {
@@ -23,10 +24,10 @@ fn server(itpm: u64, otpm: u64) -> tidegate_rehearsal::Builder {
 
 /// What the server saw, and how long each of the two limits was waited for.
 fn rehearse(server: tidegate_rehearsal::Builder, quotas: Quotas) -> (Stats, [Duration; 2]) {
-    let server = server.start_in_thread().unwrap();
-    let watched = server.clone();
-    let waited = run(async move {
+    in_virtual_time(async move {
+        let server = server.start().await.unwrap();
         let gate = Quotas { minute: WINDOW, ..quotas }.gate().unwrap();
+        let clock = keep_time(&gate, &server);
         let caller = Caller::new(&gate, Dialect::Anthropic, &server.base_url()).unwrap();
         let scope = Rc::new(gate.scope("pages", 50));
         let mut asked = Vec::new();
@@ -45,14 +46,14 @@ fn rehearse(server: tidegate_rehearsal::Builder, quotas: Quotas) -> (Stats, [Dur
         for one in asked {
             assert_eq!(one.await.unwrap().unwrap(), 1, "nobody had to be asked twice");
         }
+        clock.cancel();
         let cost = caller.typical_cost();
         assert!((40..=70).contains(&cost.of(Dimension::OUTPUT_TOKENS)), "{cost:?}");
         assert_eq!(cost.of(Dimension::TOKENS), cost.of(Dimension::INPUT_TOKENS), "Anthropic counts what is asked");
         let stats = gate.stats();
-        ["itpm", "otpm"].map(|name| stats.limit(name).map_or(Duration::ZERO, |limit| limit.blocked_for))
+        let waited = ["itpm", "otpm"].map(|name| stats.limit(name).map_or(Duration::ZERO, |limit| limit.blocked_for));
+        (server.stats(), waited)
     })
-    .unwrap();
-    (watched.stats(), waited)
 }
 
 fn holds(stats: &Stats) {
@@ -84,18 +85,19 @@ fn a_strict_limit_of_prompts_refuses_nobody_and_is_what_is_waited_for() {
 #[test]
 fn what_the_server_says_is_left_of_answers_is_heeded() {
     let quotas = Quotas { otpm: Some(10_000), ..Quotas::default() };
-    let server = server(1_000_000, 5_000).start_in_thread().unwrap();
-    let watched = server.clone();
-    run(async move {
+    let server = server(1_000_000, 5_000);
+    in_virtual_time(async move {
+        let server = server.start().await.unwrap();
         let gate = Quotas { minute: WINDOW, ..quotas }.gate().unwrap();
+        let clock = keep_time(&gate, &server);
         let caller = Caller::new(&gate, Dialect::Anthropic, &server.base_url()).unwrap();
         let body = json!({"model": "m", "max_tokens": MAX_TOKENS, "messages": [{"role": "user", "content": "Why?"}]});
         let estimate = Estimate { input_tokens: 8, output_tokens: MAX_TOKENS };
         let call = Call::new("/v1/messages", body.to_string().into(), estimate);
         caller.call_json(gate.unscoped(), &call).await.unwrap();
+        clock.cancel();
         let left = gate.stats().limit("otpm").unwrap().remaining;
         assert!(left < 5_000, "{left} left of 5,000");
-    })
-    .unwrap();
-    assert_eq!(watched.stats().refused.total(), 0);
+        assert_eq!(server.stats().refused.total(), 0);
+    });
 }

@@ -6,7 +6,15 @@ use tidegate_http::{Client, Timeouts};
 use tidegate_loop::{spawn, yield_now};
 use tidegate_rehearsal::{Fault, Latency, Limit, Server};
 
-use crate::support::{ask, on_loop, question};
+use crate::support::{advance_when, ask, on_loop, question, with_still_clock};
+
+/// How long a client waits that gives up.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+fn impatient() -> Client {
+    let timeouts = Timeouts { total: Some(PATIENCE), ..Timeouts::default() };
+    Client::builder().timeouts(timeouts).build().unwrap()
+}
 
 #[test]
 fn a_script_makes_the_first_requests_fail_as_written() {
@@ -50,12 +58,12 @@ fn a_dropped_connection_brings_no_answer() {
 
 #[test]
 fn silence_lasts_until_the_client_gives_up() {
-    on_loop(async {
+    with_still_clock(async {
         let server = Server::builder().script([Some(Fault::Silence)]).start().await.unwrap();
-        let timeouts = Timeouts { total: Some(Duration::from_millis(50)), ..Timeouts::default() };
-        let client = Client::builder().timeouts(timeouts).build().unwrap();
         let url = format!("{}/v1/chat/completions", server.base_url());
-        assert!(client.post_json(&url, &question("?")).await.is_err());
+        let asking = spawn(async move { impatient().post_json(&url, &question("?")).await.is_err() });
+        advance_when(&server, |stats| stats.accepted == 1, PATIENCE).await;
+        assert!(asking.await.unwrap());
         let stats = server.stats();
         assert_eq!((stats.accepted, stats.answered), (1, 0));
     });
@@ -78,13 +86,13 @@ fn a_stop_lets_go_of_those_who_would_never_be_answered() {
 
 #[test]
 fn who_goes_away_before_the_answer_is_counted_and_makes_room() {
-    on_loop(async {
+    with_still_clock(async {
         let slow = Latency::Fixed(Duration::from_secs(3_600));
         let server = Server::builder().latency(slow).concurrency(1).start().await.unwrap();
-        let timeouts = Timeouts { total: Some(Duration::from_millis(50)), ..Timeouts::default() };
-        let client = Client::builder().timeouts(timeouts).build().unwrap();
         let url = format!("{}/v1/chat/completions", server.base_url());
-        assert!(client.post_json(&url, &question("?")).await.is_err());
+        let asking = spawn(async move { impatient().post_json(&url, &question("?")).await.is_err() });
+        advance_when(&server, |stats| stats.in_flight == 1, PATIENCE).await;
+        assert!(asking.await.unwrap());
         while server.stats().in_flight > 0 {
             yield_now().await;
         }

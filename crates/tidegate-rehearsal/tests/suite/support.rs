@@ -1,9 +1,10 @@
 use std::future::Future;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_http::{Body, Client};
-use tidegate_loop::run;
-use tidegate_rehearsal::Handle;
+use tidegate_loop::{EventLoop, LoopHandle, run, yield_now};
+use tidegate_rehearsal::{Handle, Stats};
 
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -19,6 +20,26 @@ impl Got {
 
 pub(crate) fn on_loop(test: impl Future<Output = ()> + 'static) {
     run(test).unwrap();
+}
+
+/// Runs a test on a loop whose clock stands still until the test moves it: nothing is late because the machine is busy.
+pub(crate) fn with_still_clock(test: impl Future<Output = ()> + 'static) {
+    let event_loop = EventLoop::builder().manual_clock().build().unwrap();
+    // A loop in virtual time ends with an error when nothing is ready, and bytes in the kernel are not ready yet.
+    event_loop.spawn(async {
+        loop {
+            yield_now().await;
+        }
+    });
+    event_loop.run_until_complete(test).unwrap();
+}
+
+/// Moves the clock once the server has counted what `condition` describes.
+pub(crate) async fn advance_when(server: &Handle, condition: impl Fn(&Stats) -> bool, by: Duration) {
+    while !condition(&server.stats()) {
+        yield_now().await;
+    }
+    LoopHandle::current().advance(by);
 }
 
 pub(crate) async fn post(server: &Handle, path: &str, headers: &[(&str, &str)], body: &Value) -> Got {
