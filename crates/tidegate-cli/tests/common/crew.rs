@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -53,41 +53,65 @@ impl Crew {
     }
 }
 
+/// What a process has written to standard error.
+#[derive(Default)]
+struct Said {
+    text: Mutex<Text>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Text {
+    so_far: String,
+    /// Nothing more will come.
+    is_all: bool,
+}
+
+impl Said {
+    fn text(&self) -> MutexGuard<'_, Text> {
+        self.text.lock().unwrap()
+    }
+
+    fn add(&self, line: Option<String>) {
+        let mut text = self.text();
+        match line {
+            Some(line) => text.so_far.extend([&line, "\n"]),
+            None => text.is_all = true,
+        }
+        drop(text);
+        self.more.notify_all();
+    }
+}
+
 /// A process of ours: killed with its test.
 pub(crate) struct Process {
     child: Option<Child>,
-    said: Arc<Mutex<String>>,
+    said: Arc<Said>,
     listening: Option<JoinHandle<()>>,
 }
 
 impl Process {
     fn start(mut command: Command) -> Process {
         let mut child = command.spawn().unwrap();
-        let said = Arc::new(Mutex::new(String::new()));
+        let said = Arc::<Said>::default();
         let (heard, err) = (Arc::clone(&said), BufReader::new(child.stderr.take().unwrap()));
         let listening = std::thread::spawn(move || {
-            for line in err.lines() {
-                let mut heard = heard.lock().unwrap();
-                heard.push_str(&line.unwrap_or_default());
-                heard.push('\n');
-            }
+            err.lines().for_each(|line| heard.add(Some(line.unwrap_or_default())));
+            heard.add(None);
         });
         Process { child: Some(child), said, listening: Some(listening) }
     }
 
     pub(crate) fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+        self.said.text().so_far.clone()
     }
 
     /// Until it has said so on standard error.
     pub(crate) fn hears(&self, part: &str) {
-        loop {
-            let over = self.listening.as_ref().is_some_and(JoinHandle::is_finished);
-            if self.said().contains(part) {
-                return;
-            }
-            assert!(!over, "it ended without saying {part:?}: {}", self.said());
-            std::thread::yield_now();
+        let mut text = self.said.text();
+        while !text.so_far.contains(part) {
+            assert!(!text.is_all, "it ended without saying {part:?}: {}", text.so_far);
+            text = self.said.more.wait(text).unwrap();
         }
     }
 

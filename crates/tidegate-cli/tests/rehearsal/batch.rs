@@ -166,9 +166,7 @@ fn interrupted_it_waits_for_what_is_on_its_way_and_says_how_to_go_on() {
     let base = format!("{}/v1", server.base_url());
     let mut command = tidegate(&["batch", &requests, "-o", &results, "--base-url", &base, "--max-in-flight", "10"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while server.stats().answered < 20 {
-        std::thread::yield_now();
-    }
+    server.wait_until(|stats| stats.answered >= 20);
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let done = child.wait_with_output().unwrap();

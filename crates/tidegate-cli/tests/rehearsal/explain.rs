@@ -3,18 +3,29 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_rehearsal::{Latency, Limit, Server};
+use tidegate_rehearsal::{Latency, Limit, Server, Stats};
 
+use crate::machine::judge;
 use crate::pdf::pdf;
 use crate::support::{Place, text, tidegate};
 
+/// Whether nothing came that the strict limits do not allow.
+fn strict(stats: &Stats) -> Result<(), String> {
+    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
+    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
+}
+
 #[test]
 fn ten_files_of_fifty_pages_are_explained_without_a_refusal() {
+    // A fortieth of the five seconds is what the way to the server may differ by.
+    judge(Duration::from_millis(125), ten_files);
+}
+
+fn ten_files() -> Result<(), String> {
     let place = Place::new("explain");
     for file in 0..10 {
         std::fs::write(place.path(&format!("{file}.pdf")), pdf(&format!("file {file}"), 50)).unwrap();
     }
-    // A fortieth of it is what the way to the server may differ by: more than an unoptimised server keeps a crowd waiting.
     let minute = Duration::from_secs(5);
     let server = Server::builder()
         .rpm(Limit::new(200).per(minute))
@@ -43,16 +54,19 @@ fn ten_files_of_fifty_pages_are_explained_without_a_refusal() {
             .unwrap();
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let stats = server.stats();
-    assert_eq!((stats.answered, stats.refused.total(), stats.repeated), (500, 0, 0), "{stats}");
+    assert_eq!((stats.answered, stats.refused.concurrency, stats.repeated), (500, 0, 0), "{stats}");
     assert!(stats.in_flight_peak <= 200);
-    for limit in &stats.limits {
-        assert!(limit.worst_offered <= limit.amount, "{limit:?}");
-    }
     assert!(stats.used_share().is_some(), "a limit bound");
+    strict(&stats)
 }
 
 #[test]
 fn answers_that_anthropic_limits_apart_are_waited_for_and_nobody_is_refused() {
+    // Answers that all take as long leave the margin near its floor.
+    judge(Duration::from_millis(10), limited_answers);
+}
+
+fn limited_answers() -> Result<(), String> {
     let place = Place::new("anthropic");
     std::fs::write(place.path("book.pdf"), pdf("book", 60)).unwrap();
     let server = Server::builder()
@@ -80,11 +94,11 @@ fn answers_that_anthropic_limits_apart_are_waited_for_and_nobody_is_refused() {
             .unwrap();
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let stats = server.stats();
-    assert_eq!((stats.answered, stats.refused.total()), (60, 0), "{stats}");
-    let limit = stats.limit("otpm").unwrap();
-    assert!(limit.worst_offered <= limit.amount && limit.used_share.is_some(), "{limit:?}");
+    assert_eq!((stats.answered, stats.repeated), (60, 0), "{stats}");
+    assert!(stats.limit("otpm").unwrap().used_share.is_some(), "{stats}");
     let report: Value = serde_json::from_slice(&std::fs::read(place.path("out/report.json")).unwrap()).unwrap();
     assert!(report["limits"].as_array().unwrap().iter().any(|limit| limit["name"] == "otpm"), "{report}");
+    strict(&stats)
 }
 
 #[test]

@@ -7,6 +7,11 @@ mod crew;
 #[cfg(feature = "pdf")]
 mod explain;
 #[cfg(feature = "pdf")]
+mod judge;
+#[cfg(feature = "pdf")]
+#[path = "../common/machine.rs"]
+mod machine;
+#[cfg(feature = "pdf")]
 #[path = "../common/pdf.rs"]
 mod pdf;
 mod plan;

@@ -29,9 +29,7 @@ fn an_asker_that_was_killed_asks_only_for_what_is_missing() {
     files(&crew.place, 3, 40, pdf);
     let worker = crew.worker("one", 8, &[]);
     let asker = crew.explain(&[]);
-    while server.stats().answered < 30 {
-        std::thread::yield_now();
-    }
+    server.wait_until(|stats| stats.answered >= 30);
     asker.kill();
     // Workers go on with what they have; meanwhile nobody listens.
     let (code, report, said) = crew.explain(&[]).ended();
@@ -57,9 +55,7 @@ fn an_interrupted_asker_takes_back_what_no_worker_has_and_waits_for_the_rest() {
     // Nobody is there yet, and it says how to change that.
     asker.hears("no worker takes from the queue; start some: tidegate worker");
     let worker = crew.worker("late", 2, &["--prefetch", "2"]);
-    while server.stats().in_flight < 2 {
-        std::thread::yield_now();
-    }
+    server.wait_until(|stats| stats.in_flight >= 2);
     asker.signal("-INT");
     asker.hears("were taken back from the queue");
     let (code, report, said) = asker.ended();

@@ -5,15 +5,22 @@ use std::time::Duration;
 
 use tidegate_rehearsal::{Latency, Limit, Server};
 
+use crate::machine::judge;
 use crate::redis::Redis;
+
+const MINUTE: Duration = Duration::from_secs(2);
 
 #[test]
 fn two_batches_together_never_exceed_the_quota() {
+    // What the gate allows for the way to the server.
+    judge(MINUTE / 100, two_batches);
+}
+
+fn two_batches() -> Result<(), String> {
     let (place, redis) = (tempfile::tempdir().unwrap(), Redis::start(&[]));
-    let minute = Duration::from_secs(2);
     let server = Server::builder()
-        .rpm(Limit::new(100).per(minute))
-        .tpm(Limit::new(20_000).per(minute))
+        .rpm(Limit::new(100).per(MINUTE))
+        .tpm(Limit::new(20_000).per(MINUTE))
         .concurrency(20)
         .latency(Latency::Uniform(Duration::from_millis(10), Duration::from_millis(50)))
         .start_in_thread()
@@ -47,10 +54,9 @@ fn two_batches_together_never_exceed_the_quota() {
     }
     let stats = server.stats();
     println!("    {stats}");
-    assert_eq!((stats.answered, stats.refused.total(), stats.repeated), (300, 0, 0), "{stats}");
+    assert_eq!((stats.answered, stats.refused.concurrency, stats.repeated), (300, 0, 0), "{stats}");
     assert!(stats.in_flight_peak <= 20, "{stats}");
-    for limit in &stats.limits {
-        assert!(limit.worst_offered <= limit.amount, "{limit:?}");
-    }
     assert!(!place.path().join(".tidegate").exists(), "the day is counted in Redis, not in a file");
+    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
+    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
 }

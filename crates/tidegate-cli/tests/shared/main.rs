@@ -4,6 +4,8 @@
 mod batches;
 #[path = "../common/crew.rs"]
 mod crew;
+#[path = "../common/machine.rs"]
+mod machine;
 #[path = "../common/pdf.rs"]
 mod pdf;
 mod proof;

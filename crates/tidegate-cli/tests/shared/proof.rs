@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tidegate_rehearsal::{Handle, Latency, Limit, Server, Stats};
 
 use crate::crew::{Crew, files};
+use crate::machine::judge;
 use crate::pdf::pdf;
 use crate::redis::Redis;
 
@@ -56,18 +57,24 @@ fn key(crew: &Crew) -> String {
     path.display().to_string()
 }
 
-fn holds(stats: &Stats, pages: u64) {
+/// What the gate allows for the way to the server: a hundredth of the window.
+fn margin() -> Duration {
+    *MINUTE / 100
+}
+
+/// Whether nothing came that the strict limits do not allow. What does not depend on how promptly processes get a core is
+/// asserted.
+fn holds(stats: &Stats, pages: u64) -> Result<(), String> {
     println!("    {stats}");
-    assert_eq!((stats.refused.total(), stats.rejected), (0, 0), "{stats}");
+    assert_eq!((stats.refused.concurrency, stats.rejected), (0, 0), "{stats}");
     assert!(stats.answered >= pages, "{stats}");
     assert!(stats.in_flight_peak <= AT_ONCE, "{stats}");
-    for limit in &stats.limits {
-        assert!(limit.worst_offered <= limit.amount, "{limit:?}");
-    }
+    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
+    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
 }
 
 /// Five minutes' worth of pages for two workers.
-fn together(broker: impl Fn(&Path) -> Vec<String>) {
+fn together(broker: impl Fn(&Path) -> Vec<String>) -> Result<(), String> {
     let setting = setting(broker, 10, 60);
     let crew = &setting.crew;
     let key = key(crew);
@@ -78,21 +85,23 @@ fn together(broker: impl Fn(&Path) -> Vec<String>) {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(report["totals"]["done"], 600, "{report}");
     let stats = setting.server.stats();
-    holds(&stats, 600);
     assert_eq!((stats.answered, stats.repeated), (600, 0), "{stats}");
+    let shares = workers.map(|worker| worker.stop()["settled"]["success"].as_u64().unwrap());
+    println!("    the workers answered {shares:?}");
+    holds(&stats, 600)?;
     let used = stats.used_share().expect("a limit bound");
     println!("    {:.1} % of the quota used", used * 100.0);
-    assert!(used >= 0.95, "{:.1} % of the quota", used * 100.0);
-    for worker in workers {
-        let worked = worker.stop();
-        let done = worked["settled"]["success"].as_u64().unwrap();
-        println!("    a worker answered {done}");
-        assert!(done > 100, "it starved: {worked}");
+    if used < 0.95 {
+        return Err(format!("{:.1} % of the quota", used * 100.0));
     }
+    if shares.iter().any(|share| *share <= 100) {
+        return Err(format!("a worker starved: {shares:?}"));
+    }
+    Ok(())
 }
 
 /// One of two workers is killed in the middle.
-fn killed(broker: impl Fn(&Path) -> Vec<String>) {
+fn killed(broker: impl Fn(&Path) -> Vec<String>) -> Result<(), String> {
     let setting = setting(broker, 4, 75);
     let crew = &setting.crew;
     let key = key(crew);
@@ -106,9 +115,9 @@ fn killed(broker: impl Fn(&Path) -> Vec<String>) {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(report["totals"]["done"], 300, "{report}");
     let stats = setting.server.stats();
-    holds(&stats, 300);
     assert!(stats.repeated <= 10, "it costs what was in flight, and no more: {stats}");
     two.stop();
+    holds(&stats, 300)
 }
 
 fn sqlite(place: &Path) -> Vec<String> {
@@ -125,20 +134,20 @@ fn rabbit(place: &Path) -> Vec<String> {
 
 #[test]
 fn two_workers_use_the_quota_and_never_exceed_it() {
-    together(sqlite);
+    judge(margin(), || together(sqlite));
 }
 
 #[test]
 fn a_killed_worker_costs_its_pages_in_flight() {
-    killed(sqlite);
+    judge(margin(), || killed(sqlite));
 }
 
 #[test]
 fn two_workers_use_the_quota_and_never_exceed_it_through_rabbitmq() {
-    together(rabbit);
+    judge(margin(), || together(rabbit));
 }
 
 #[test]
 fn a_killed_worker_costs_its_pages_in_flight_through_rabbitmq() {
-    killed(rabbit);
+    judge(margin(), || killed(rabbit));
 }

@@ -58,10 +58,15 @@ impl Wake for Wakes {
 }
 
 impl<F: Future> Hand<F> {
+    /// Not polled yet.
+    pub fn new(future: F) -> Self {
+        Hand { future: Box::pin(future), wakes: Arc::default() }
+    }
+
     /// Polled once, and not ready.
     #[track_caller]
     pub fn waiting(future: F) -> Self {
-        let mut hand = Hand { future: Box::pin(future), wakes: Arc::default() };
+        let mut hand = Hand::new(future);
         assert!(hand.poll().is_none(), "ready at once");
         hand
     }

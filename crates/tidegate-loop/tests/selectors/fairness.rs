@@ -52,18 +52,28 @@ pub(crate) fn a_stream_that_is_always_ready_starves_nobody(kind: SelectorKind) {
     });
 }
 
-/// Times the selector was asked while nothing happens but the end of a sleep.
+/// Times the selector was asked while nothing happens but the end of a sleep: in the quietest of some naps. On a busy machine
+/// the kernel delivers late what the set-up left there; what wakes the loop for no reason wakes it in every nap.
 async fn polls_during_a_nap() -> u64 {
     let polls = || LoopHandle::current().metrics().polls;
     // What the set-up left in the kernel is told first.
     sleep(Duration::from_millis(5)).await;
-    let before = polls();
-    sleep(Duration::from_millis(25)).await;
-    polls() - before
+    let mut fewest = u64::MAX;
+    for _ in 0..NAPS {
+        let before = polls();
+        sleep(Duration::from_millis(25)).await;
+        fewest = fewest.min(polls() - before);
+        if fewest <= POLLS_A_NAP {
+            break;
+        }
+    }
+    fewest
 }
 
 /// A nap is a wait of whole milliseconds and one for the rest, which may be interrupted.
 const POLLS_A_NAP: u64 = 4;
+
+const NAPS: usize = 20;
 
 pub(crate) fn an_idle_loop_does_not_wake_up(kind: SelectorKind) {
     on(kind, async move {

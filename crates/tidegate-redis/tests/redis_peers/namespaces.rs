@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::Test;
+use crate::machine::judge;
 use crate::server::Server;
 use crate::windows::{most_at_once, most_in_a_window, now_ns, read_log, share_used};
-use crate::worker::{Job, Worker};
+use crate::worker::{Job, MARGIN, Worker};
 
 pub(crate) const TESTS: &[Test] = &[
     ("two_workers_in_two_namespaces_share_rpm_600_and_20_slots", shared),
@@ -103,7 +104,12 @@ fn job(server: &Server) -> Job {
 }
 
 fn shared() {
-    let Some(setup) = set_up() else { return };
+    // What strict windows lose to the way to Redis and back.
+    judge(MARGIN, || set_up().map_or(Ok(()), |setup| two_workers(&setup)));
+}
+
+/// How much was used, and by which of them, is a matter of time. That it was never too much is not.
+fn two_workers(setup: &Setup) -> Result<(), String> {
     let job = job(&setup.server);
     let workers: Vec<Worker> =
         (0..2).map(|n| setup.namespaces[n].start(&job, setup.port, &setup.logs.path().join(n.to_string()))).collect();
@@ -117,8 +123,13 @@ fn shared() {
     println!("    at most {window} in a window, {slots} at once, {:.1} % used; shares {shares:.1?} %", used * 100.0);
     assert!(window <= 600, "{window} in a window");
     assert!(slots <= 20, "{slots} at once");
-    assert!(used >= 0.95, "{used} of the limit");
-    assert!(shares.iter().all(|share| *share > 25.0), "one of them starves: {shares:?}");
+    if used < 0.95 {
+        return Err(format!("{used} of the limit"));
+    }
+    if shares.iter().any(|share| *share <= 25.0) {
+        return Err(format!("one of them starves: {shares:?}"));
+    }
+    Ok(())
 }
 
 fn one_killed() {

@@ -16,6 +16,9 @@ use crate::windows::now_ns;
 
 pub(crate) const FLAG: &str = "--as-worker";
 
+/// What strict windows lose to the way to Redis and back.
+pub(crate) const MARGIN: Duration = Duration::from_millis(20);
+
 /// What the machines share, and how they use it.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
@@ -69,7 +72,7 @@ impl Job {
             .limit(Limit::concurrency("slots", self.slots))
             .limit(Limit::rpm(self.requests).window(Window::strict(self.window)))
             .lease(self.lease)
-            .margin(Duration::from_millis(20))
+            .margin(MARGIN)
             .build()
             .expect("a gate")
     }

@@ -12,6 +12,9 @@ use tidegate_worker::{
 /// Short, so that what a killed worker had comes back soon.
 const LEASE: Duration = Duration::from_millis(700);
 
+/// Where no worker is killed, none loses its lease because the machine is busy.
+const LEASE_OF_THE_LIVING: Duration = Duration::from_secs(60);
+
 pub(crate) fn options(file: &Path) -> sqlite::Options {
     let mut options = sqlite::Options::new(file);
     options.lease = LEASE;
@@ -22,13 +25,17 @@ pub(crate) fn options(file: &Path) -> sqlite::Options {
 pub(crate) fn run(role: &str, file: &Path, name: &str) {
     let (role, file, name) = (role.to_owned(), file.to_owned(), name.to_owned());
     tidegate_loop::run(async move {
-        let broker = match SqliteBroker::open_with(options(&file)).await {
+        let mut options = options(&file);
+        if role.starts_with("live=") {
+            options.lease = LEASE_OF_THE_LIVING;
+        }
+        let broker = match SqliteBroker::open_with(options).await {
             Ok(broker) => broker,
             Err(error) => return say(&format!("error {error}")),
         };
         match role.split_once('=') {
             Some(("produce", count)) => produce(&broker, &name, count.parse().unwrap()).await,
-            Some(("work", prefetch)) => work(&broker, &name, prefetch.parse().unwrap()).await,
+            Some(("work" | "live", prefetch)) => work(&broker, &name, prefetch.parse().unwrap()).await,
             _ => panic!("no role: {role}"),
         }
     })

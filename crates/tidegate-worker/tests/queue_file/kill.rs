@@ -77,7 +77,7 @@ pub(crate) fn four_processes_share_one_file() {
     const EACH: usize = 4_000;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("queue.db");
-    let mut workers: Vec<Process> = ["w1", "w2"].iter().map(|name| Process::start("work=100", &file, name)).collect();
+    let mut workers: Vec<Process> = ["w1", "w2"].iter().map(|name| Process::start("live=100", &file, name)).collect();
     for worker in &mut workers {
         assert_eq!(worker.line().as_deref(), Some("ready"));
     }
