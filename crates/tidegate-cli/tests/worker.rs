@@ -207,7 +207,7 @@ fn whatever_a_child_does_is_an_outcome_and_the_worker_lives_on() {
     std::fs::write(place.join("rogue.py"), ROGUE).unwrap();
     let words = [
         "--mode=process",
-        "--concurrency=1",
+        "--concurrency=4",
         "--retries=0",
         "--crashes=1",
         "--task=stays hard-limit=50ms retries=0",
@@ -216,13 +216,19 @@ fn whatever_a_child_does_is_an_outcome_and_the_worker_lives_on() {
         "rogue.py",
     ];
     let worker = Worker::start(place, &words);
-    for (task, message) in [
+    // All at once: each of their children ignores SIGTERM, and is killed after the grace.
+    let waiting = [
         ("garbage", "broke the protocol: it announced a frame of"),
         ("hides", "it closed its socket and went on"),
         ("dies", "its child ended with exit code 7"),
         ("stays", "ran longer than its limit of 50ms"),
-    ] {
-        let failed = output(place, &["enqueue", task, "--wait"]);
+    ]
+    .map(|(task, message)| {
+        let mut enqueue = tidegate(place, &["enqueue", task, "--wait"]);
+        (task, message, enqueue.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+    });
+    for (task, message, enqueue) in waiting {
+        let failed = enqueue.wait_with_output().unwrap();
         assert_eq!(failed.status.code(), Some(1), "{task}");
         assert!(text(&failed.stderr).contains(message), "{task}: {}", text(&failed.stderr));
     }

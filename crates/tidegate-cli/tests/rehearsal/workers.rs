@@ -64,7 +64,9 @@ fn an_interrupted_asker_takes_back_what_no_worker_has_and_waits_for_the_rest() {
     let answered = server.stats().answered;
     assert_eq!(done, answered, "what was paid for is kept: {said}");
     assert!((2..30).contains(&done) && report["stopped"] == "interrupted", "{report}");
+    worker.stop();
     // What was taken back is asked about again, the rest is not.
+    let worker = crew.worker("quick", 20, &[]);
     let (code, report, said) = crew.explain(&["--page-concurrency", "20"]).ended();
     assert_eq!((code, &report["totals"]["done"]), (Some(0), &30.into()), "{said}");
     let stats = server.stats();
