@@ -57,33 +57,25 @@ impl Provider {
 }
 
 /// A directory of its own, gone with the test.
-pub(crate) struct Place(std::path::PathBuf);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
     pub(crate) fn new(name: &str) -> Place {
-        let directory = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("rehearsal-{name}"));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(&directory).unwrap();
-        Place(directory)
+        let prefix = format!("rehearsal-{name}-");
+        Place(tempfile::Builder::new().prefix(&prefix).tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
+        self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).unwrap();
+        std::fs::write(self.path(name), text).unwrap();
         self.path(name)
     }
 
     pub(crate) fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 }
 
