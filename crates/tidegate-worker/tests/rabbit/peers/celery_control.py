@@ -40,9 +40,9 @@ threading.Thread(target=listen, daemon=True).start()
 
 
 def event(kind, uuid=None):
-    """Waits until such an event was heard."""
+    """Waits until such an event of that task was heard, or of the worker itself; other tests have workers as well."""
     def found():
-        return [e for e in heard if e["type"] == kind and uuid in (None, e.get("uuid"))]
+        return [e for e in heard if e["type"] == kind and (e.get("uuid") == uuid if uuid else e["hostname"] == node)]
     with want:
         assert want.wait_for(found, 30), f"{kind} of {uuid} is missing among {[(e['type'], e.get('uuid')) for e in heard]}"
         return found()[0]
