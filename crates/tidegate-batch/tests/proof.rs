@@ -1,6 +1,6 @@
-//! Ten files of fifty pages, fifty of a file and two hundred in all at once, under strict limits, in virtual time: nobody is
-//! refused, and the caps are reached and kept, whatever the machine does meanwhile. The same in real time, as processes:
-//! `tidegate-cli/tests/rehearsal/explain.rs`. How much of the quota is used is a matter of time, and so of the bench (`batch`).
+//! Ten files of fifty pages, fifty of a file and two hundred in all at once, under strict limits, in virtual time: no request
+//! is refused, and the caps are reached and kept, however busy the machine is. The same in real time, as processes:
+//! `tidegate-cli/tests/rehearsal/explain.rs`. How much of the quota is used is measured by the bench (`batch`).
 
 #[path = "common/clock.rs"]
 mod clock;

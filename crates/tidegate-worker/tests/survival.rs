@@ -395,7 +395,7 @@ fn stopped_under_load(mode: &str) {
             broker.close().await.unwrap();
         }
     });
-    // Longer than any machine is busy: nobody is killed, so nothing waits for it.
+    // Longer than any machine is busy. No worker is killed here, so no lease has to expire.
     let worker = Worker::start_with_lease(mode, &place, 60);
     assert!(wait_for_runs(&place, 100), "nothing is run");
     let report = worker.stop();

@@ -21,7 +21,7 @@ pub(crate) fn judge(margin: Duration, mut round: impl FnMut() -> Result<(), Stri
         let verdict = round();
         let waited = watch.longest_wait(2 * margin);
         let Err(reason) = verdict else { return };
-        assert!(waited > margin, "{reason}; processes waited for a core for {waited:?} at the most");
+        assert!(waited > margin, "{reason}; the longest wait for a core was {waited:?}");
         println!("    round {number} of {ROUNDS} proves nothing, processes waited for a core for {waited:?}: {reason}");
     }
     println!("    not decided on this machine, which is too busy");

@@ -19,7 +19,7 @@ fn requests_in(window: Duration, amount: u64) -> Limit {
 #[test]
 fn the_timer_is_the_gates_and_lets_the_next_in_though_the_first_is_not_polled() {
     run(|| async {
-        // On a busy machine a window may be over before anybody waits for its end: then a longer one is tried.
+        // On a busy machine a window may be over before the third entry waits for its end: then a longer one is tried.
         let mut window = WINDOW;
         while !the_next_passes_who_is_not_polled(window).await {
             window *= 2;

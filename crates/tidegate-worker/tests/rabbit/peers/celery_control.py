@@ -40,7 +40,7 @@ threading.Thread(target=listen, daemon=True).start()
 
 
 def event(kind, uuid=None):
-    """Waits until such an event of that task was heard, or of the worker itself; other tests have workers as well."""
+    """Waits for an event of that task, or else of the worker itself. Other tests have workers as well."""
     def found():
         return [e for e in heard if e["type"] == kind and (e.get("uuid") == uuid if uuid else e["hostname"] == node)]
     with want:
