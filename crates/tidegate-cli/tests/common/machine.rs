@@ -2,6 +2,7 @@
 //! too long, how much of a quota is used. The proofs that do not depend on it are in virtual time
 //! (`tidegate-batch/tests/proof.rs`) and over recorded instants (`tidegate-redis/tests/redis_peers`).
 
+use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,9 +23,17 @@ pub(crate) fn judge(margin: Duration, mut round: impl FnMut() -> Result<(), Stri
         let waited = watch.longest_wait(2 * margin);
         let Err(reason) = verdict else { return };
         assert!(waited > margin, "{reason}; the longest wait for a core was {waited:?}");
-        println!("    round {number} of {ROUNDS} proves nothing, processes waited for a core for {waited:?}: {reason}");
+        say(&format!(
+            "round {number} of {ROUNDS} proves nothing, processes waited for a core for {waited:?}: {reason}"
+        ));
     }
-    println!("    not decided on this machine, which is too busy");
+    say("not decided on this machine, which is too busy");
+}
+
+/// Prints past the harness, which shows nothing of a test that passes.
+fn say(what: &str) {
+    let thread = thread::current();
+    let _ = writeln!(std::io::stderr(), "{}: {what}", thread.name().unwrap_or("a test"));
 }
 
 /// Looks at the machine while a round runs.
