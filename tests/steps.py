@@ -344,7 +344,7 @@ def redis_shared(job: Job) -> None:
     """Limits that several machines hold together through a redis-server of the tests' own."""
     env = {"TMPDIR": str(job.scratch)}
     run_program(job, built.named("redis_peers"), env=env)
-    run_program(job, built.named("shared"), "--skip", "through_rabbitmq", "--test-threads=1", env=env)
+    run_program(job, built.named("shared"), "--skip", "through_rabbitmq", "--test-threads=3", env=env)
     job.run("tests/redis/many-machines.sh", job.scratch)
 
 
