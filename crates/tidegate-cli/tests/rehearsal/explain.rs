@@ -3,17 +3,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_rehearsal::{Latency, Limit, Server, Stats};
+use tidegate_rehearsal::{Latency, Limit, Server};
 
 use crate::machine::judge;
 use crate::pdf::pdf;
+use crate::strict::strict;
 use crate::support::{Place, text, tidegate};
-
-/// Whether nothing came that the strict limits do not allow.
-fn strict(stats: &Stats) -> Result<(), String> {
-    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
-    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
-}
 
 #[test]
 fn ten_files_of_fifty_pages_are_explained_without_a_refusal() {

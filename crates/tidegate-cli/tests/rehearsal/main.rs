@@ -16,6 +16,8 @@ mod machine;
 mod pdf;
 mod plan;
 mod provider;
+#[path = "../common/strict.rs"]
+mod strict;
 mod support;
 #[cfg(feature = "pdf")]
 mod workers;

@@ -7,6 +7,7 @@ use tidegate_rehearsal::{Latency, Limit, Server};
 
 use crate::machine::judge;
 use crate::redis::Redis;
+use crate::strict::strict;
 
 const MINUTE: Duration = Duration::from_secs(2);
 
@@ -57,6 +58,5 @@ fn two_batches() -> Result<(), String> {
     assert_eq!((stats.answered, stats.refused.concurrency, stats.repeated), (300, 0, 0), "{stats}");
     assert!(stats.in_flight_peak <= 20, "{stats}");
     assert!(!place.path().join(".tidegate").exists(), "the day is counted in Redis, not in a file");
-    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
-    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
+    strict(&stats)
 }

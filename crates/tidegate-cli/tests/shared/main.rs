@@ -10,4 +10,6 @@ mod machine;
 mod pdf;
 mod proof;
 mod redis;
+#[path = "../common/strict.rs"]
+mod strict;
 mod words;

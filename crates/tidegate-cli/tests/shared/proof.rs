@@ -12,6 +12,7 @@ use crate::crew::{Crew, files};
 use crate::machine::judge;
 use crate::pdf::pdf;
 use crate::redis::Redis;
+use crate::strict::strict;
 
 /// A minute, shortened; where there is time for the long versions, a real one.
 static MINUTE: LazyLock<Duration> = LazyLock::new(|| match std::env::var_os("TIDEGATE_SOAK") {
@@ -62,15 +63,13 @@ fn margin() -> Duration {
     *MINUTE / 100
 }
 
-/// Whether nothing came that the strict limits do not allow. What does not depend on how promptly processes get a core is
-/// asserted.
+/// The verdict on the strict limits. What does not depend on how promptly processes get a core is asserted.
 fn holds(stats: &Stats, pages: u64) -> Result<(), String> {
     println!("    {stats}");
     assert_eq!((stats.refused.concurrency, stats.rejected), (0, 0), "{stats}");
     assert!(stats.answered >= pages, "{stats}");
     assert!(stats.in_flight_peak <= AT_ONCE, "{stats}");
-    let kept = stats.limits.iter().all(|limit| limit.worst_offered <= limit.amount);
-    if stats.refused.total() == 0 && kept { Ok(()) } else { Err(format!("{stats}; {:?}", stats.limits)) }
+    strict(stats)
 }
 
 /// Five minutes' worth of pages for two workers.
