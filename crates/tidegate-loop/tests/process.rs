@@ -319,7 +319,7 @@ fn a_time_limit_ends_the_child_and_keeps_what_it_said() {
 /// A grandchild keeps the pipe open: that must not keep a child whose time is over.
 fn a_time_limit_does_not_wait_for_those_who_hold_the_pipe() {
     on_loop(async {
-        let mut command = shell("sleep 1000 & echo $!; sleep 1000");
+        let mut command = shell("sleep 1000 & echo $!; exec sleep 1000");
         command.time_limit(Duration::from_secs(2));
         let error = command.output().await.unwrap_err();
         let ProcessError::TimedOut { output, .. } = &error else { panic!("{error}") };
