@@ -201,7 +201,8 @@ def interrupt(number: int, _frame: object) -> None:
 
 def run_all(steps: list[Step], scratch: Path, logs: Path, only_tests: list[str], jobs: list[Job]) -> None:
     """Starts each step when its turn has come, until all have ended or cannot start. Fills `jobs` in the order of the starts."""
-    cores = len(os.sched_getaffinity(0))
+    # One more than there are: no step computes all the time.
+    room_for = len(os.sched_getaffinity(0)) + 1
     names = {step.name for step in steps}
     passed: set[str] = set()
     waiting = list(steps)
@@ -210,7 +211,7 @@ def run_all(steps: list[Step], scratch: Path, logs: Path, only_tests: list[str],
     while True:
         for step in list(waiting):
             ready = all(need in passed for need in step.after if need in names)
-            room = not running or sum(job.step.load for job in running) + step.load <= cores + 0.5
+            room = not running or sum(job.step.load for job in running) + step.load <= room_for
             turn = step.lane is None or all(job.step.lane != step.lane for job in running)
             if ready and room and turn:
                 waiting.remove(step)

@@ -392,7 +392,7 @@ def steps(mode: str) -> list[Step]:
         Step("format", check_format),
         Step("build", build, ("format",), load=2),
         Step("models", models, ("format",), load=0.5),
-        Step("unit tests", unit_tests, after_build, load=1.2),
+        Step("unit tests", unit_tests, after_build),
         Step("differential", differential, after_build),
         # Cargo locks its directory while it compiles, so these take turns.
         Step("doc tests", doc_tests, after_build, lane="cargo"),
