@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
@@ -144,6 +145,11 @@ def report(line: str) -> None:
         print(f"[{time.monotonic() - _begun:4.0f} s] {line}", flush=True)
 
 
+def cannot_run(reason: str) -> NoReturn:
+    print(f"test: {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
 def selected(steps: list[Step], names: list[str]) -> list[Step]:
     """The named steps and everything they need; all steps if none is named."""
     if not names:
@@ -151,7 +157,7 @@ def selected(steps: list[Step], names: list[str]) -> list[Step]:
     by_name = {step.name: step for step in steps}
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        sys.exit(f"test: there is no step '{unknown[0]}'; the steps are: {', '.join(by_name)}")
+        cannot_run(f"there is no step '{unknown[0]}'; the steps are: {', '.join(by_name)}")
     wanted: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -172,7 +178,7 @@ def execute(steps: list[Step], only_tests: list[str]) -> int:
         shutil.rmtree(logs, ignore_errors=True)
         logs.mkdir(parents=True)
     except OSError as error:
-        sys.exit(f"test: cannot write to {TARGET}: {error.strerror}; choose another directory with CARGO_TARGET_DIR")
+        cannot_run(f"cannot write to {TARGET}: {error.strerror}; choose another directory with CARGO_TARGET_DIR")
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
     # Held until this process ends: who can lock it knows that the run is over.
     lock = open(scratch / "lock", "w")

@@ -311,7 +311,7 @@ def rabbit_tasks(job: Job) -> None:
     """The worker, the commands and the main job on a RabbitMQ that stays up, beside Celery and dramatiq."""
     with rabbit_node(job, "rabbit") as env:
         skipped = (word for name in ("outages", "modes", "cluster") for word in ("--skip", name))
-        run_program(job, built.named("rabbit"), "--test-threads=1", *skipped, env=env)
+        run_program(job, built.named("rabbit"), "--test-threads=4", *skipped, env=env)
         run_program(job, built.named("queue_rabbit"), env=env)
         # The main job across machines. The whole set takes minutes of real time.
         across = "through_rabbitmq" if soak else "a_killed_worker_costs_its_pages_in_flight_through_rabbitmq"
