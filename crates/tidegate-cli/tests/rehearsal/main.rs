@@ -16,6 +16,7 @@ mod machine;
 mod pdf;
 mod plan;
 mod provider;
+#[cfg(feature = "pdf")]
 #[path = "../common/strict.rs"]
 mod strict;
 mod support;
