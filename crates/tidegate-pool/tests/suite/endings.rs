@@ -106,16 +106,18 @@ fn a_task_whose_handle_is_dropped_goes_on() {
     run(|| async {
         let pool = pool(1);
         let done = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&done);
+        let gate = Arc::new(Event::new());
+        let (flag, stay) = (Arc::clone(&done), stays(&gate));
         drop(
             pool.submit(async move {
-                settle().await;
+                stay.await;
                 flag.store(true, SeqCst);
             })
             .await
             .unwrap(),
         );
         assert_eq!(pool.stats().running, 1, "it keeps its slot");
+        gate.set();
         until(|| done.load(SeqCst)).await;
         pool.close().await;
         assert_eq!(pool.stats().completed, 1);
