@@ -201,6 +201,23 @@ while header := file.read(4):
 "#;
 
 #[test]
+fn log_lines_are_chosen_by_level_and_target() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    let mut worker = Worker::start(place, &["--handler=echo=exec:cat", "--log=warn,tidegate_worker=debug"]);
+    assert_eq!(output(place, &["enqueue", "echo", "--wait"]).status.code(), Some(0));
+    let line = worker.hears("succeeded");
+    assert!(line.contains("DEBUG") && line.contains("echo"), "{line}");
+    worker.signal("-TERM");
+    worker.ended();
+
+    let refused = output(place, &["worker", "--handler=echo=exec:cat", "--log=tidegate_worker=loud"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = "--log \"tidegate_worker=loud\" is not a level or a list such as info,tidegate_worker=debug";
+    assert!(text(&refused.stderr).contains(message), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn whatever_a_child_does_is_an_outcome_and_the_worker_lives_on() {
     let place = TempDir::new().unwrap();
     let place = place.path();
