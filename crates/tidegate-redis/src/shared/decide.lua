@@ -281,6 +281,8 @@ if first and (freed or left) and (ticket == 0 or first.ticket < ticket) then
 end
 
 local keep = 8 * 24 * 3600 * 1000
+-- Redis removes a key with its last element, and the expiry with it: a key that is made again needs a new one.
+local made = false
 local saved = { 't', int(now), 'born', int(born), 'n', int(tickets), 'cold', int(cold) }
 local answer = { int(now), int(born), int(granted), int(ticket), int(waits_for), int(ready) }
 for _, limit in ipairs(limits) do
@@ -289,7 +291,9 @@ for _, limit in ipairs(limits) do
     keep = max(keep, ceil(limit.a / 500))
     if limit.add > 0 then
       write_sum(limit, limit.at, limit.add)
-      if redis.call('LINDEX', limit.queue, -1) ~= int(limit.at) then redis.call('RPUSH', limit.queue, int(limit.at)) end
+      if redis.call('LINDEX', limit.queue, -1) ~= int(limit.at) then
+        made = redis.call('RPUSH', limit.queue, int(limit.at)) == 1 or made
+      end
     end
   elseif limit.kind == 'b' then
     keep = max(keep, ceil(limit.a / 500))
@@ -317,9 +321,9 @@ saved[#saved + 1] = int(margin)
 redis.call('HSET', KEYS[1], unpack(saved))
 answer = table.concat(answer, ' ')
 local record = { int(held + granted), int(seq), int(now + lease), int(ticket), int(ready + grace), answer }
-redis.call('HSET', KEYS[2], me, table.concat(record, ' '))
--- What nobody uses any more goes by itself.
-if hour ~= kept then
+made = redis.call('HSET', KEYS[2], me, table.concat(record, ' ')) == 1 or made
+-- Keys that are not used any more expire.
+if made or hour ~= kept then
   for _, name in ipairs(KEYS) do redis.call('PEXPIRE', name, int(keep)) end
 end
 return answer
