@@ -33,7 +33,7 @@
 //! noeviction` leaves no such gap.
 //!
 //! # Reading order
-//! `wire.rs` and `pipeline.rs` are the protocol, without I/O; `client/` the connection around it. `shared/decide.lua` is the
+//! `wire.rs`, `scan.rs` (bounds of replies) and `pipeline.rs` are the protocol, without I/O; `client/` the connection around it. `shared/decide.lua` is the
 //! decision; `shared/spec.rs` its limits, `shared/core.rs` what one machine knows (no I/O either), `shared/driver.rs` who
 //! calls when, `shared/lease.rs` what callers hold, `shared/local.rs` the local share, `shared/agree.rs`
 //! whether all mean the same, `shared/common.rs` the gate behind a local one.
@@ -44,6 +44,7 @@ mod address;
 mod client;
 mod error;
 mod pipeline;
+mod scan;
 mod shared;
 mod wire;
 

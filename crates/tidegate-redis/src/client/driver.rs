@@ -8,17 +8,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tidegate_loop::{LoopHandle, Sleep, sleep, sleep_until, timeout};
+use tidegate_loop::{LoopHandle, Sleep, sleep, sleep_until, timeout, yield_now};
 
 use super::answer::Asker;
 use super::link::Link;
 use super::{Health, Shared};
 use crate::error::{CallError, ConnectError, Refusal};
 use crate::pipeline::{Event, Garbled, Pipeline};
+use crate::scan::ReplyError;
 use crate::wire::{Command, Value};
 
 /// Some thousand short answers at a time.
 const READ_BYTES: usize = 64 * 1024;
+
+/// Reads in one poll. A server that sends without end must not keep the loop from its other tasks and from the time-out.
+const READS_MAX: usize = 16;
 
 pub(super) async fn drive(shared: Rc<Shared>) {
     let mut random = fastrand::Rng::new();
@@ -65,7 +69,7 @@ async fn open(shared: &Shared) -> Result<Link, ConnectError> {
     if !shared.options.name.is_empty() {
         hello = hello.arg("SETNAME").arg(&shared.options.name);
     }
-    let mut pipeline = Pipeline::new();
+    let mut pipeline = Pipeline::new(shared.options.reply_bytes_max);
     let mut out = Vec::new();
     pipeline.submit(&hello, Step::Hello, &mut out);
     if address.database != 0 {
@@ -82,6 +86,8 @@ async fn open(shared: &Shared) -> Result<Link, ConnectError> {
             return Err(broken("it closed the connection".to_owned()));
         }
         pipeline.handle_bytes(&buffer[..count]);
+        // A server that sends without end must not keep the time-out from being noticed.
+        yield_now().await;
         loop {
             let event = pipeline.poll_event().map_err(|garbled| ConnectError::NoRedis {
                 address: shared.name.clone(),
@@ -122,22 +128,30 @@ impl Step {
 fn garbled_reason(garbled: Garbled) -> String {
     match garbled {
         Garbled::Bytes(reason) => format!("what it says is not RESP ({reason})"),
+        Garbled::Reply(error @ (ReplyError::Depth | ReplyError::Bytes { .. } | ReplyError::Elements { .. })) => {
+            format!("a reply is refused: {error}")
+        }
+        Garbled::Reply(error) => format!("what it says is not RESP ({error})"),
         Garbled::Unasked => "it answered what nobody asked".to_owned(),
     }
+}
+
+/// A command that was sent.
+struct Sent {
+    asker: Asker,
+    at: Instant,
 }
 
 /// One connection, from its first command to its end.
 struct Driver<'a> {
     shared: &'a Rc<Shared>,
     link: Link,
-    pipeline: Pipeline<Asker>,
+    pipeline: Pipeline<Sent>,
     /// Being written, from `sent` on.
     out: Vec<u8>,
     sent: usize,
     flushed: bool,
     buffer: Box<[u8]>,
-    /// While answers are owed: the last time something came in, or the first of them was asked for.
-    waiting_since: Option<Instant>,
     /// Armed for this instant; it may be early, then it is looked at again.
     alarm: Option<(Instant, Sleep)>,
 }
@@ -151,8 +165,8 @@ impl<'a> Driver<'a> {
         shared.count(|stats| stats.connects += 1);
         shared.set_health(Health::Up);
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        let pipeline = Pipeline::new();
-        Driver { shared, link, pipeline, out, sent: 0, flushed: false, buffer, waiting_since: None, alarm: None }
+        let pipeline = Pipeline::new(shared.options.reply_bytes_max);
+        Driver { shared, link, pipeline, out, sent: 0, flushed: false, buffer, alarm: None }
     }
 
     /// Until it breaks: how.
@@ -161,6 +175,7 @@ impl<'a> Driver<'a> {
         let mut taking = pin!(shared.queue.recv_all());
         let mut ended = false;
         let reason = poll_fn(|cx| {
+            let mut reads = 0;
             loop {
                 match self.poll_send(cx) {
                     Poll::Ready(Err(error)) => return Poll::Ready(error.to_string()),
@@ -178,12 +193,15 @@ impl<'a> Driver<'a> {
                 if ended && self.out.is_empty() && self.pipeline.in_flight() == 0 {
                     return Poll::Ready("closed".to_owned());
                 }
-                match self.link.poll_read(cx, &mut self.buffer) {
+                let more = reads == READS_MAX;
+                let read = if more { Poll::Pending } else { self.link.poll_read(cx, &mut self.buffer) };
+                match read {
                     Poll::Ready(Ok(0)) => return Poll::Ready("Redis closed it".to_owned()),
                     Poll::Ready(Ok(count)) => {
                         if let Err(garbled) = self.hand_out(count) {
                             return Poll::Ready(garbled_reason(garbled));
                         }
+                        reads += 1;
                         continue;
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(error.to_string()),
@@ -194,13 +212,18 @@ impl<'a> Driver<'a> {
                         let limit = shared.options.response_timeout;
                         return Poll::Ready(format!("no answer within {limit:?}"));
                     }
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        if more {
+                            cx.waker().wake_by_ref();
+                        }
+                        return Poll::Pending;
+                    }
                 }
             }
         })
         .await;
         let mut lost = 0;
-        for asker in self.pipeline.unanswered() {
+        for Sent { asker, .. } in self.pipeline.unanswered() {
             lost += 1;
             asker.bring(Err(CallError::Unanswered { address: shared.name.clone(), reason: reason.clone() }));
         }
@@ -213,19 +236,17 @@ impl<'a> Driver<'a> {
 
     fn submit(&mut self, everybodys: impl IntoIterator<Item = super::Submission>) {
         let mut answers = 0;
+        let at = self.shared.now();
         for super::Submission { command, asker } in everybodys {
             match asker {
                 Some(asker) => {
-                    self.pipeline.submit(&command, asker, &mut self.out);
+                    self.pipeline.submit(&command, Sent { asker, at }, &mut self.out);
                     answers += 1;
                 }
                 None => command.write_to(&mut self.out),
             }
         }
         self.flushed = false;
-        if self.waiting_since.is_none() && self.pipeline.in_flight() > 0 {
-            self.waiting_since = Some(self.shared.now());
-        }
         let in_flight = self.pipeline.in_flight();
         self.shared.count(|stats| {
             stats.commands += answers;
@@ -260,11 +281,11 @@ impl<'a> Driver<'a> {
         let mut answered = 0;
         while let Some(event) = self.pipeline.poll_event()? {
             match event {
-                Event::Answer(asker, Value::Error(reason)) => {
+                Event::Answer(Sent { asker, .. }, Value::Error(reason)) => {
                     answered += 1;
                     asker.bring(Err(CallError::Refused(Refusal::new(&self.shared.name, reason))));
                 }
-                Event::Answer(asker, value) => {
+                Event::Answer(Sent { asker, .. }, value) => {
                     answered += 1;
                     asker.bring(Ok(value));
                 }
@@ -272,7 +293,6 @@ impl<'a> Driver<'a> {
             }
         }
         let in_flight = self.pipeline.in_flight();
-        self.waiting_since = (in_flight > 0).then(|| self.shared.now());
         self.shared.count(|stats| {
             stats.answered += answered;
             stats.in_flight = in_flight;
@@ -282,8 +302,8 @@ impl<'a> Driver<'a> {
 
     /// Ready when an answer is overdue.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(since) = self.waiting_since else { return Poll::Pending };
-        let due = since + self.shared.options.response_timeout;
+        let Some(Sent { at, .. }) = self.pipeline.oldest() else { return Poll::Pending };
+        let due = *at + self.shared.options.response_timeout;
         loop {
             let (_, alarm) = self.alarm.get_or_insert_with(|| (due, sleep_until(due)));
             if Pin::new(alarm).poll(cx).is_pending() {

@@ -30,8 +30,11 @@ pub struct ClientOptions {
     pub name: String,
     /// From the look-up of the name to a Redis that is ready.
     pub connect_timeout: Duration,
-    /// A connection on which nothing comes in for so long though answers are owed is broken.
+    /// From sending a command to its whole answer. A connection on which an answer takes longer is broken, whatever arrives on
+    /// it meanwhile.
     pub response_timeout: Duration,
+    /// Size of one reply in bytes. A connection on which a larger one begins is broken before it is kept: 4 MiB.
+    pub reply_bytes_max: usize,
     /// Between attempts to connect, for as long as it takes.
     pub backoff: Backoff,
 }
@@ -42,6 +45,7 @@ impl Default for ClientOptions {
             name: "tidegate".to_owned(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(5),
+            reply_bytes_max: 4 * 1024 * 1024,
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).with_retries(u32::MAX),
         }
     }

@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between questions that are refused until somebody mends something.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Size of one reply in bytes: the last part of a chord is answered with all parts.
+const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// Keeps what is told of a task unless it has succeeded before: a second run of it changes nothing about that.
 const STORE: &str = "\
 local kept = redis.call('GET', KEYS[1])
@@ -111,7 +114,9 @@ impl RedisResults {
     /// As [`open`](Self::open), at an address that was read before.
     #[must_use]
     pub fn open_at(address: Address) -> RedisResults {
-        let client = Client::open(address, ClientOptions::default());
+        let mut options = ClientOptions::default();
+        options.reply_bytes_max = REPLY_BYTES_MAX;
+        let client = Client::open(address, options);
         RedisResults { client, expires_s: seconds(RedisResults::EXPIRES), complaint: RefCell::default() }
     }
 
