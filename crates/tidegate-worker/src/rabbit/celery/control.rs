@@ -3,7 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::glob;
 use crate::task::TaskId;
+
+/// Length of a pattern that selects workers. Names of hosts are shorter.
+const PATTERN_BYTES_MAX: usize = 256;
 
 /// A request of `celery inspect`, `celery control` or `app.control`.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +33,12 @@ pub(super) fn request(body: &[u8], hostname: &str) -> Option<Request> {
     let pattern = text(&body, "pattern").zip(text(&body, "matcher"));
     let meant = match (destination, pattern) {
         (Some(Value::Array(names)), _) if !names.is_empty() => names.iter().any(|name| name == hostname),
-        (_, Some((pattern, matcher))) if matcher == "glob" => glob(pattern.as_bytes(), hostname.as_bytes()),
+        (_, Some((pattern, _))) if pattern.len() > PATTERN_BYTES_MAX => {
+            let (bytes, most) = (pattern.len(), PATTERN_BYTES_MAX);
+            tracing::warn!(bytes, most, "a remote control request was ignored: its pattern is too long");
+            false
+        }
+        (_, Some((pattern, matcher))) if matcher == "glob" => glob::matches(&pattern, hostname),
         // Another way of matching than by glob is not ours to guess.
         (_, Some(_)) => false,
         _ => true,
@@ -46,33 +55,6 @@ pub(super) fn request(body: &[u8], hostname: &str) -> Option<Request> {
         Some(ReplyTo { exchange: text(to, "exchange")?, routing_key: text(to, "routing_key")?, ticket })
     });
     Some(Request { method: text(&body, "method")?, arguments, reply })
-}
-
-/// Shell patterns: `*`, `?` and `[…]`.
-fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern {
-        [] => name.is_empty(),
-        [b'*', rest @ ..] => (0..=name.len()).any(|skip| glob(rest, &name[skip..])),
-        [b'?', rest @ ..] => !name.is_empty() && glob(rest, &name[1..]),
-        [b'[', rest @ ..] if rest.contains(&b']') && !name.is_empty() => {
-            let end = rest.iter().position(|letter| *letter == b']').unwrap_or(0);
-            let (class, rest) = (&rest[..end], &rest[end + 1..]);
-            let (negated, class) = match class {
-                [b'!', class @ ..] => (true, class),
-                _ => (false, class),
-            };
-            class_has(class, name[0]) != negated && glob(rest, &name[1..])
-        }
-        [letter, rest @ ..] => name.first() == Some(letter) && glob(rest, &name[1..]),
-    }
-}
-
-fn class_has(class: &[u8], letter: u8) -> bool {
-    match class {
-        [low, b'-', high, rest @ ..] => (*low..=*high).contains(&letter) || class_has(rest, letter),
-        [one, rest @ ..] => *one == letter || class_has(rest, letter),
-        [] => false,
-    }
 }
 
 /// What a worker lets itself be asked and told.
@@ -291,6 +273,16 @@ mod tests {
         assert!(!is_for(json!({"pattern": "celery@*", "matcher": "glob"})));
         assert!(is_for(json!({"pattern": "t?degate@*", "matcher": "glob"})));
         assert_eq!(request(b"nonsense", "a@b"), None);
+    }
+
+    #[test]
+    fn a_request_with_a_pattern_that_is_too_long_is_ignored() {
+        let is_for = |pattern: String| {
+            let body = json!({"method": "ping", "pattern": pattern, "matcher": "glob"});
+            request(body.to_string().as_bytes(), "tidegate@host-7").is_some()
+        };
+        assert!(is_for("*".repeat(PATTERN_BYTES_MAX)));
+        assert!(!is_for("*".repeat(PATTERN_BYTES_MAX + 1)));
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! Called by whoever starts a [`Master`](crate::Master) whose tasks come from Celery's producers. What follows a task (answers,
 //! callbacks, chains) is not here but written with its settlement (`../follow.rs`).
 //!
-//! Read `mod.rs` (what is kept of tasks), `events.rs` (what is said of them), `control.rs` (what is asked and answered), then
+//! Read `mod.rs` (what is kept of tasks), `events.rs` (what is said of them), `control.rs` and `glob.rs` (what is asked and answered), then
 //! `outbox.rs` and `pidbox.rs`: the two connections. `backend.rs` is results in Redis, for those whose producers look there.
 
 mod backend;
 mod control;
 mod events;
+mod glob;
 mod outbox;
 mod panel;
 mod pidbox;
