@@ -136,8 +136,16 @@ impl TryFrom<Args> for Config {
                 bail!("--limit {name:?} is for a queue this worker does not take from; add --queue {queue}");
             }
         }
-        let presence = matches!(args.codec, Codec::Celery | Codec::Auto).then(|| {
+        let celerys = matches!(args.codec, Codec::Celery | Codec::Auto);
+        if args.no_remote_control && !(celerys && args.broker.is_rabbit()) {
+            bail!(
+                "--no-remote-control is for workers that Celery's tools can reach; it goes with --broker amqp://HOST --codec \
+                 celery (or auto)"
+            );
+        }
+        let presence = celerys.then(|| {
             let mut presence = PresenceOptions::new(&settings.name);
+            presence.remote_control = !args.no_remote_control;
             (presence.task_events, presence.track_started) = (args.events, args.track_started);
             presence
         });
@@ -467,6 +475,25 @@ mod tests {
         ] {
             let complaint = complaint(&words);
             assert!(complaint.contains(told) && !complaint.contains("hush"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn remote_control_is_turned_off_where_there_is_some() {
+        let rabbit = "--handler|a=exec:cat|--broker|amqp://localhost|--codec";
+        for codec in ["celery", "auto"] {
+            let listens =
+                |more: &str| config(&format!("{rabbit}|{codec}{more}")).unwrap().presence.unwrap().remote_control;
+            assert!(listens(""), "{codec}");
+            assert!(!listens("|--no-remote-control"), "{codec}");
+        }
+        for words in [
+            &format!("{rabbit}|native|--no-remote-control"),
+            &format!("{rabbit}|dramatiq|--no-remote-control"),
+            "--handler|a=exec:cat|--codec|celery|--no-remote-control",
+        ] {
+            let complaint = complaint(words);
+            assert!(complaint.contains("--no-remote-control") && complaint.contains("--codec celery"), "{complaint}");
         }
     }
 

@@ -132,6 +132,10 @@ pub(crate) struct Args {
     #[arg(long)]
     events: bool,
 
+    /// Celery: do not listen to remote control (celery inspect, celery control, Flower's commands)
+    #[arg(long)]
+    no_remote_control: bool,
+
     /// Celery: the producers' result_backend, where it is a Redis: redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix://PATH.
     /// Results go there, and chords are counted there [default: rpc://, without chords]
     #[arg(long, value_name = "URL", hide_env_values = true)]

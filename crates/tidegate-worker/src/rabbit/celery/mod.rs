@@ -50,6 +50,8 @@ pub struct PresenceOptions {
     pub track_started: bool,
     /// How often a heartbeat is sent: every 2 s.
     pub heartbeat: Duration,
+    /// Whether it listens to remote control (`celery inspect`, `celery control`). Unless cleared it does.
+    pub remote_control: bool,
     /// Celery's setting `control_exchange`, the first part of the exchange's name.
     pub control_exchange: String,
     /// Celery's setting `event_exchange`.
@@ -65,6 +67,7 @@ impl PresenceOptions {
             task_events: false,
             track_started: false,
             heartbeat: Duration::from_secs(2),
+            remote_control: true,
             control_exchange: "celery".to_owned(),
             event_exchange: "celeryev".to_owned(),
         }
@@ -185,12 +188,15 @@ impl Presence {
         }));
     }
 
-    /// Begins to send heartbeats and to answer. A broker that is away is waited for.
+    /// Begins to send heartbeats and, with [`remote_control`](PresenceOptions::remote_control), to answer. A broker that is away is waited for.
     pub fn start(&self, worker: MasterHandle) {
         *self.shared.worker.borrow_mut() = Some(worker);
         let sending = spawn(outbox::send(Rc::clone(&self.shared)));
-        let answering = spawn(pidbox::serve(Rc::clone(&self.shared)));
-        self.tasks.borrow_mut().extend([sending.task(), answering.task()]);
+        self.tasks.borrow_mut().push(sending.task());
+        if self.shared.options.remote_control {
+            let answering = spawn(pidbox::serve(Rc::clone(&self.shared)));
+            self.tasks.borrow_mut().push(answering.task());
+        }
     }
 
     /// Says good-bye and closes the connections.
