@@ -5,6 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use tidegate_limit::EnterError;
 
+use crate::provider::BadModel;
+
 /// Why a call has no answer, when there have been enough attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -22,6 +24,11 @@ pub enum CallError {
         message: String,
         /// The answer's body.
         body: Bytes,
+    },
+    /// The model's name cannot be part of the request's address, so nothing was sent: choose another model.
+    BadModel {
+        /// What is wrong with the name.
+        reason: String,
     },
     /// The provider will not answer this: a content filter, a refusal.
     Declined {
@@ -75,6 +82,7 @@ impl CallError {
         match self {
             CallError::TooLarge { .. } => "too_large",
             CallError::Refused { .. } => "refused",
+            CallError::BadModel { .. } => "bad_model",
             CallError::Declined { .. } => "declined",
             CallError::Shut { .. } => "shut",
             CallError::Unavailable { .. } => "unavailable",
@@ -82,6 +90,12 @@ impl CallError {
             CallError::Journal { .. } => "journal",
             CallError::Closed => "stopped",
         }
+    }
+}
+
+impl From<BadModel> for CallError {
+    fn from(error: BadModel) -> CallError {
+        CallError::BadModel { reason: error.to_string() }
     }
 }
 
@@ -109,9 +123,10 @@ impl fmt::Display for CallError {
             CallError::Refused { status, message, .. } => {
                 write!(f, "the server refused the request ({status}): {message}")
             }
-            CallError::Declined { reason } | CallError::Shut { reason } | CallError::Journal { reason } => {
-                f.write_str(reason)
-            }
+            CallError::BadModel { reason }
+            | CallError::Declined { reason }
+            | CallError::Shut { reason }
+            | CallError::Journal { reason } => f.write_str(reason),
             CallError::Unavailable { attempts: 0, reason } => write!(f, "not sent: {reason}"),
             CallError::Unavailable { attempts, reason } => write!(f, "gave up after {attempts} attempts: {reason}"),
             CallError::Garbled { attempts, reason } => {

@@ -78,7 +78,7 @@ pub use output::{
 };
 pub use pace::{Look, Pace};
 pub use provider::local;
-pub use provider::{Asked, Asking, Dialect, Local, Parameters, Provider, Remote, Unreadable};
+pub use provider::{Asked, Asking, BadModel, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind};
 #[cfg(feature = "pdf")]

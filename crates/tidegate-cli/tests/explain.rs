@@ -237,6 +237,8 @@ fn what_cannot_run_says_why_and_what_to_do() {
         (&[tides, "--provider", "openai", "--model", "m"], "OPENAI_API_KEY"),
         (&[tides, "--provider", "gemini", "--model", "m", "--api-key-file", &key], "cannot be a key"),
         (&[tides, "--provider", "openai", "--api-key-file", &key], "--model"),
+        (&[tides, "--provider", "gemini", "--model", "../files?x="], "the model name \"../files?x=\""),
+        (&[tides, "--provider", "gemini", "--model", "a//b", "--broker", "memory:"], "the model name \"a//b\""),
         (&[tides, "--provider", "openai", "--model", "m", "--base-url", "nonsense"], "nonsense"),
         (&[tides, "--prompt", "about {pgae}"], "{pgae}"),
         (&[tides, "--prompt", "@/nowhere/prompt.txt"], "/nowhere/prompt.txt"),

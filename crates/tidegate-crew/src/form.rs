@@ -161,6 +161,7 @@ impl Refusal {
         let (message, status) = match error {
             CallError::Refused { status, message, .. } => (message.clone(), Some(*status)),
             CallError::TooLarge { reason }
+            | CallError::BadModel { reason }
             | CallError::Declined { reason }
             | CallError::Shut { reason }
             | CallError::Unavailable { reason, .. }
@@ -180,6 +181,7 @@ impl Refusal {
             "refused" => {
                 CallError::Refused { status: status.unwrap_or(400), message: reason, body: bytes::Bytes::new() }
             }
+            "bad_model" => CallError::BadModel { reason },
             "declined" => CallError::Declined { reason },
             // Whose key it is matters where it is mended.
             "shut" | "journal" => CallError::Shut { reason: format!("worker {worker}: {reason}") },
@@ -229,6 +231,7 @@ mod tests {
         let errors = [
             CallError::TooLarge { reason: "a".into() },
             CallError::Refused { status: 404, message: "b".into(), body: bytes::Bytes::new() },
+            CallError::BadModel { reason: "x".into() },
             CallError::Declined { reason: "c".into() },
             CallError::Unavailable { attempts: 3, reason: "d".into() },
             CallError::Garbled { attempts: 3, reason: "e".into() },

@@ -103,7 +103,7 @@ async fn ask(provider: &dyn Provider, gate: &Admission, question: &Question) -> 
 fn attempts_of(error: &CallError) -> u32 {
     match error {
         CallError::Unavailable { attempts, .. } | CallError::Garbled { attempts, .. } => *attempts,
-        CallError::TooLarge { .. } => 0,
+        CallError::TooLarge { .. } | CallError::BadModel { .. } => 0,
         _ => 1,
     }
 }

@@ -23,7 +23,7 @@ use crate::call::Call;
 use crate::call_error::CallError;
 use crate::caller::Caller;
 use crate::plan::Tokens;
-use crate::provider::{Dialect, Unreadable};
+use crate::provider::{BadModel, Dialect, Unreadable};
 
 /// So much is read ahead.
 const READ_AHEAD: usize = 1 << 20;
@@ -199,17 +199,21 @@ fn read(mut lines: Lines) -> std::io::Result<(Lines, Requests)> {
 async fn ask(run: Rc<Run>, scope: Rc<tidegate_limit::Scope>, request: RequestLine) {
     let RequestLine { format, id, url, body } = request;
     let dialect = run.caller.dialect();
-    let (call, path) = call_for(&run, format, &url, body);
-    let read = |body: &[u8]| match check(dialect, &path, body) {
-        Ok(()) => Ok(on_one_line(body)),
-        Err(reason) => Err(Unreadable::Garbled(reason)),
+    let outcome = match call_for(&run, format, &url, body) {
+        Ok(call) => {
+            let read = |body: &[u8]| match check(dialect, &call.path, body) {
+                Ok(()) => Ok(on_one_line(body)),
+                Err(reason) => Err(Unreadable::Garbled(reason)),
+            };
+            run.caller.call(&scope, &call, read).await.map(|reply| Answered {
+                status: reply.status,
+                request_id: reply.request_id,
+                body: reply.value,
+                usage: reply.usage,
+            })
+        }
+        Err(bad) => Err(bad.into()),
     };
-    let outcome = run.caller.call(&scope, &call, read).await.map(|reply| Answered {
-        status: reply.status,
-        request_id: reply.request_id,
-        body: reply.value,
-        usage: reply.usage,
-    });
     let event = match &outcome {
         Ok(answered) => Event::Answered { id: id.clone(), usage: answered.usage },
         // No fault of this request: it is asked again when the run goes on.
@@ -227,12 +231,12 @@ async fn ask(run: Rc<Run>, scope: Rc<tidegate_limit::Scope>, request: RequestLin
     }
 }
 
-fn call_for(run: &Run, format: Format, url: &str, body: Vec<u8>) -> (Call, String) {
+fn call_for(run: &Run, format: Format, url: &str, body: Vec<u8>) -> Result<Call, BadModel> {
     let dialect = run.caller.dialect();
     // It is an object: its line was read.
     let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
     let path = match (format, &run.model) {
-        (Format::Gemini, Some(model)) => dialect.path(model),
+        (Format::Gemini, Some(model)) => dialect.path(model)?,
         _ => path_below(run.caller.base_url(), url).to_owned(),
     };
     let (estimate, admitted_tokens) = estimate(dialect, &path, &parsed);
@@ -240,7 +244,7 @@ fn call_for(run: &Run, format: Format, url: &str, body: Vec<u8>) -> (Call, Strin
         (Some(model), Format::OpenAi) => with_model(parsed, model),
         _ => body,
     };
-    (Call { admitted_tokens, ..Call::new(path.clone(), body.into(), estimate) }, path)
+    Ok(Call { admitted_tokens, ..Call::new(path, body.into(), estimate) })
 }
 
 /// Writes what there is, syncs it together, and only then says that it is done.

@@ -4,12 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::model::{BadModel, in_path};
 use super::{Parameters, Unreadable, count, text};
 use crate::question::{Answer, Finish, Question, Usage};
 
-pub(super) fn path(model: &str) -> String {
-    // A name is given with and without its folder.
-    format!("/v1beta/models/{}:generateContent", model.strip_prefix("models/").unwrap_or(model))
+/// The path of the model. The folder `models/` may be left out of its name; tuned models have a folder of their own.
+pub(super) fn path(model: &str) -> Result<String, BadModel> {
+    let name = in_path(model)?;
+    let folder = if ["models/", "tunedModels/"].iter().any(|folder| name.starts_with(folder)) { "" } else { "models/" };
+    Ok(format!("/v1beta/{folder}{name}:generateContent"))
 }
 
 pub(super) fn body(question: &Question, parameters: &Parameters) -> Value {
@@ -88,8 +91,16 @@ mod tests {
         let inline = &body["contents"][0]["parts"][1]["inlineData"];
         assert_eq!((&inline["mimeType"], &inline["data"]), (&json!("image/png"), &json!("iVBORw==")));
         assert_eq!(body["generationConfig"], json!({"maxOutputTokens": 9, "temperature": 0.5}));
-        assert_eq!(path("gemini-2.0-flash"), "/v1beta/models/gemini-2.0-flash:generateContent");
+        assert_eq!(path("gemini-2.0-flash").unwrap(), "/v1beta/models/gemini-2.0-flash:generateContent");
         assert_eq!(path("models/gemini-2.0-flash"), path("gemini-2.0-flash"));
+        assert_eq!(path("tunedModels/tides-7x").unwrap(), "/v1beta/tunedModels/tides-7x:generateContent");
+    }
+
+    #[test]
+    fn a_model_name_cannot_choose_another_path() {
+        for model in ["../../v1beta/cachedContents?x=", "models/../files", "m#", "models/", "tunedModels/", ""] {
+            assert!(path(model).is_err(), "{model:?}");
+        }
     }
 
     #[test]

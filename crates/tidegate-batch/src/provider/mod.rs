@@ -5,6 +5,7 @@ mod anthropic;
 mod counts;
 mod gemini;
 pub mod local;
+mod model;
 mod openai;
 mod remote;
 
@@ -18,6 +19,7 @@ use tidegate_limit::feedback;
 use tidegate_limit::{Cost, Dimension, Scope};
 
 pub use local::Local;
+pub use model::BadModel;
 pub use remote::Remote;
 
 use self::counts::Metered;
@@ -164,13 +166,16 @@ impl Dialect {
         headers
     }
 
-    /// The address below the base URL that questions to `model` go to.
-    #[must_use]
-    pub fn path(self, model: &str) -> String {
+    /// Returns the path below the base URL that questions to `model` go to.
+    ///
+    /// # Errors
+    /// [`BadModel`] if the name would be part of the path and could lead elsewhere. Only Gemini has the name in the
+    /// path; elsewhere it is a text in the body, and any name will do.
+    pub fn path(self, model: &str) -> Result<String, BadModel> {
         match self {
-            Dialect::OpenAi => "/chat/completions".into(),
+            Dialect::OpenAi => Ok("/chat/completions".into()),
             Dialect::Gemini => gemini::path(model),
-            Dialect::Anthropic => "/v1/messages".into(),
+            Dialect::Anthropic => Ok("/v1/messages".into()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate_limit::{Cost, Scope};
 
-use super::{Asked, Asking, Dialect, Parameters, Provider};
+use super::{Asked, Asking, BadModel, Dialect, Parameters, Provider};
 use crate::call::{Call, CallerStats};
 use crate::caller::Caller;
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
@@ -45,7 +45,7 @@ impl Remote {
         &self.caller
     }
 
-    fn call(&self, question: &Question) -> Call {
+    fn call(&self, question: &Question) -> Result<Call, BadModel> {
         let dialect = self.caller.dialect();
         let estimate = self.estimate(question);
         let admitted_tokens = match (dialect, self.parameters.max_tokens) {
@@ -53,8 +53,9 @@ impl Remote {
             (Dialect::OpenAi, Some(max_tokens)) => u64::from(max_tokens),
             _ => 0,
         };
+        let path = dialect.path(&self.parameters.model)?;
         let body = dialect.body(question, &self.parameters);
-        Call { admitted_tokens, ..Call::new(dialect.path(&self.parameters.model), body, estimate) }
+        Ok(Call { admitted_tokens, ..Call::new(path, body, estimate) })
     }
 }
 
@@ -86,7 +87,7 @@ impl Provider for Remote {
 
     fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
         Box::pin(async move {
-            let call = self.call(question);
+            let call = self.call(question)?;
             let dialect = self.caller.dialect();
             let reply = self.caller.call(scope, &call, |body| dialect.answer(body)).await?;
             Ok(Asked::new(reply.value, reply.attempts))

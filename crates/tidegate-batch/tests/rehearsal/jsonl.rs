@@ -115,6 +115,21 @@ fn geminis_lines_need_a_model_and_come_back_in_geminis_format() {
 }
 
 #[test]
+fn a_line_whose_model_cannot_be_part_of_the_address_fails_and_is_not_sent() {
+    let place = Place::with([r#"{"key":"g1","request":{"contents":[{"parts":[{"text":"Why?"}]}]}}"#.to_owned()]);
+    let batch = place.batch().model(Some("../../v1beta/cachedContents?x=".to_owned()));
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let gate = Gate::builder().limit(Limit::concurrency("global", 5)).build().unwrap();
+        let summary = batch.run(&caller_at(&gate, Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap();
+        assert_eq!((summary.answered, summary.failed, server.stats().arrived), (0, 1, 0));
+    })
+    .unwrap();
+    let results = place.read();
+    assert_eq!(results["g1"]["error"]["code"], "bad_model");
+}
+
+#[test]
 fn nothing_is_sent_while_a_line_makes_no_sense_unless_they_are_passed_over() {
     let place = Place::with([line("a", "1"), "nonsense".to_owned(), line("a", "2"), line("b", "3")]);
     let (strict, lenient) = (place.batch(), place.batch().bad_lines(BadLines::Skip));

@@ -118,7 +118,10 @@ impl TryFrom<Args> for Config {
         let Some(dialect) = args.server.address.provider.dialect() else {
             bail!("provider {} answers no requests; choose openai, gemini or anthropic", ProviderArg::Local.name());
         };
-        // Before anything is read or made: a key that is missing is missed at once.
+        // Before anything is read or made: a bad model name or a missing key is reported at once.
+        if let Some(model) = &args.server.model {
+            dialect.path(model).context("bad --model")?;
+        }
         args.server.address.key(dialect)?;
         let mut limits = args.limits;
         limits.global_concurrency = args.max_in_flight.unwrap_or(limits.global_concurrency);

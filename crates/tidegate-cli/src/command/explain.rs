@@ -154,7 +154,13 @@ impl FromStr for Count {
 /// The model, which every provider with a server needs.
 fn model(server: &ServerArgs) -> anyhow::Result<String> {
     let name = server.address.provider.name();
-    server.model.clone().with_context(|| format!("which model? Provider {name} needs one: --model NAME"))
+    let model =
+        server.model.clone().with_context(|| format!("which model? Provider {name} needs one: --model NAME"))?;
+    // Before anything is read: no page could be sent with a name that is not accepted.
+    if let Some(dialect) = server.address.provider.dialect() {
+        dialect.path(&model).context("bad --model")?;
+    }
+    Ok(model)
 }
 
 fn temperature(text: &str) -> Result<f32, String> {

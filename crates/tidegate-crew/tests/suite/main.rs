@@ -207,6 +207,33 @@ fn tasks_that_are_no_pages_or_for_others_are_refused() {
     });
 }
 
+#[test]
+fn the_model_of_a_queued_page_cannot_choose_the_path_that_a_key_is_sent_to() {
+    on_loop(async {
+        let (broker, server, gate) = (memory(), server(Duration::ZERO), gate());
+        let gemini = || Caller::new(self::gate(), Dialect::Gemini, &server.base_url()).unwrap();
+        let handler = PageHandler::new(Asks::Server(gemini()), "w");
+        let handlers = Handlers::new().handler(TASK, Rc::new(handler));
+        let master =
+            Master::new(Rc::clone(&broker), Rc::new(Coroutines::new(handlers).with_slots(4)), Settings::new([QUEUE]));
+        let worker = Worker { handle: master.handle(), running: spawn(master.run()) };
+        let ask = |model: &str| {
+            let parameters = Parameters { model: model.into(), max_tokens: Some(50), temperature: None };
+            let alone = Rc::new(Remote::new(gemini(), parameters.clone()));
+            let asks = Asks::Server(gemini()).server();
+            let crew = Crew::new(Rc::clone(&broker), QUEUE, asks, alone, Some(parameters), &gate);
+            let gate = gate.clone();
+            async move { crew.ask(gate.unscoped(), &question(1)).await }
+        };
+        let error = ask("../../v1beta/cachedContents?x=").await.unwrap_err();
+        assert!(matches!(&error, CallError::BadModel { reason } if reason.contains("cachedContents")), "{error:?}");
+        assert_eq!(server.stats().arrived, 0);
+        ask("models/gemini-2.0-flash").await.unwrap();
+        assert_eq!(server.stats().arrived, 1);
+        worker.stop().await;
+    });
+}
+
 /// In virtual time, with the offline provider.
 #[test]
 fn a_broker_that_stumbles_loses_no_page() {
