@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use super::document::{Entry, Explanations, Status};
+use super::filter::inert;
 
-/// The explanations of a file as one Markdown document.
+/// The explanations of a file as one Markdown document. Images and raw HTML are escaped, so that a preview loads and runs
+/// nothing; everything else is as the model wrote it.
 ///
 /// ```
 /// use tidegate_batch::{Explanations, to_markdown};
@@ -36,7 +38,7 @@ pub fn to_markdown(explanations: &Explanations) -> String {
             }
         }
     }
-    out
+    inert(out)
 }
 
 /// The title, or else the file's name.
@@ -104,6 +106,18 @@ mod tests {
     #[test]
     fn headings_of_an_explanation_stay_below_the_pages() {
         assert_eq!(lowered("# A\n#B\n```\n# no\n```\n##### C"), "### A\n#B\n```\n# no\n```\n###### C");
+    }
+
+    #[test]
+    fn nothing_in_the_document_loads_or_runs() {
+        // The reference of one page is defined in another, and an open fence of one is closed in the next.
+        let read = Explanations::read(
+            br#"{"file": "<b>.pdf", "pages": ["![x][r] <script>x</script>", "[r]: https://evil/?q=1\n\n```\n<i>", "```\n<img src=x>"]}"#,
+        );
+        let text = to_markdown(&read.unwrap());
+        assert!(text.starts_with("# &lt;b>.pdf\n"), "{text}");
+        assert!(text.contains("\\![x][r] &lt;script>x&lt;/script>") && text.contains("&lt;img src=x>"), "{text}");
+        assert!(text.contains("```\n<i>"), "code stays as it is: {text}");
     }
 
     #[test]

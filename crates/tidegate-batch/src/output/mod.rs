@@ -1,8 +1,9 @@
 //! What a run leaves behind: per file JSON, Markdown and a page of HTML, and a report. `document.rs` is what is written,
-//! `foreign.rs` reads what others wrote, `markdown.rs` and `html.rs` show it; `atomic.rs` puts it on the disk.
+//! `foreign.rs` reads what others wrote, `markdown.rs` (through `filter.rs`) and `html.rs` (through `render.rs`) show it; `atomic.rs` puts it on the disk.
 
 pub(crate) mod atomic;
 pub(crate) mod document;
+mod filter;
 mod foreign;
 pub(crate) mod html;
 mod markdown;

@@ -30,7 +30,8 @@ pub(crate) fn markdown_to_html(markdown: &str) -> String {
     out
 }
 
-fn is_safe(url: &str) -> bool {
+/// Returns `true` if a link may lead there: to a web page or to mail.
+pub(super) fn is_safe(url: &str) -> bool {
     let lower = url.trim_start().to_ascii_lowercase();
     ["http://", "https://", "mailto:"].iter().any(|scheme| lower.starts_with(scheme))
 }
