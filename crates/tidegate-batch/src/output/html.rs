@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
 
 use super::document::{Entry, Explanations, SeenAs, Status};
 use super::markdown::{about, heading, why_not};
@@ -18,6 +19,18 @@ const SCRIPT: &str = "document.addEventListener('click',e=>{const f=e.target.clo
     if(f&&e.target.tagName==='IMG')f.classList.toggle('large')});\
     document.addEventListener('keydown',e=>{if(e.key==='Escape')\
     document.querySelectorAll('figure.large').forEach(f=>f.classList.remove('large'))});";
+
+/// What a browser may load and run: the pictures in the page, its one style sheet and its one script. Should anything else
+/// ever get into the page, it does nothing.
+fn policy() -> String {
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
+    format!(
+        "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
+         form-action 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    )
+}
 
 /// Everything above the first page.
 pub(crate) fn begin(out: &mut dyn Write, explanations: &Explanations) -> io::Result<()> {
@@ -33,9 +46,12 @@ pub(crate) fn begin(out: &mut dyn Write, explanations: &Explanations) -> io::Res
     writeln!(
         out,
         "<!doctype html>\n<html{language}>\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>{title}</h1>\n<p class=\"about\">{}</p>",
+        policy(),
         escape(&about(explanations))
     )?;
     for warning in &explanations.warnings {
@@ -130,6 +146,45 @@ mod tests {
         assert!(html.contains("data:image/png;base64,iVBORw==") && html.ends_with("</html>\n"));
         assert_eq!(html.matches("<section").count(), html.matches("</section>").count());
         assert_eq!(html.matches("<div").count(), html.matches("</div>").count());
-        assert_eq!(html.matches("http").count(), 0, "nothing is loaded from anywhere");
+        assert_eq!(html.replace("http-equiv", "").matches("http").count(), 0, "nothing is loaded from anywhere");
+    }
+
+    /// What stands between two marks, which occur once.
+    fn between<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
+        assert_eq!(text.matches(from).count(), 1, "{from}");
+        text.split_once(from).unwrap().1.split_once(to).unwrap().0
+    }
+
+    #[test]
+    fn the_policy_allows_the_pages_own_script_and_style_and_nothing_else() {
+        let explanations = Explanations::read(
+            br#"{"file": "a.pdf", "pages": ["|a|b|\n|:-|-:|\n|1|2|\n\n- [x] [l](https://x.org) <p style=x onclick=y>", "two"]}"#,
+        )
+        .unwrap();
+        let mut out = Vec::new();
+        begin(&mut out, &explanations).unwrap();
+        let picture = Picture { png: bytes::Bytes::from_static(b"\x89PNG"), width: 3, height: 4 };
+        page(&mut out, &explanations.explanations[0], Some(&picture)).unwrap();
+        end(&mut out, &explanations).unwrap();
+        let html = String::from_utf8(out).unwrap();
+
+        let policy = between(&html, "<meta http-equiv=\"Content-Security-Policy\" content=\"", "\">");
+        let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+        let (style, script) =
+            (hash(between(&html, "<style>", "</style>")), hash(between(&html, "<script>", "</script>")));
+        assert_eq!(
+            policy,
+            format!(
+                "default-src 'none'; img-src data:; style-src {style}; script-src {script}; base-uri 'none'; \
+                 form-action 'none'"
+            )
+        );
+        assert!(html.find("Content-Security-Policy") < html.find("<style>"), "it holds for what comes after it");
+        // The hashes cover elements, not attributes.
+        for tag in html.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag) {
+            let attributes = tag.split_once(' ').map_or("", |(_, attributes)| attributes);
+            let handler = attributes.split(' ').any(|attribute| attribute.starts_with("on"));
+            assert!(!handler && !attributes.contains("style="), "<{tag}>");
+        }
     }
 }
