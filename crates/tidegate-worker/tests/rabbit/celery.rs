@@ -282,6 +282,28 @@ fn a_revoke_is_heard_by_every_worker_and_ends_only_its_task() {
 }
 
 #[test]
+fn a_worker_without_remote_control_has_no_mailbox_and_runs_its_tasks() {
+    on_loop(async {
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let queue = name("deaf");
+        let mut options = PresenceOptions::new(&name("deaf"));
+        options.remote_control = false;
+        let deaf = Worker::start(&broker, &queue, 1, options);
+        let broker = Rc::new(open_kind(QueueKind::Plain).await);
+        let listening = Worker::start(&broker, &name("listening"), 1, PresenceOptions::new(&name("listening")));
+        let (silent, node) = (deaf.presence.hostname(), listening.presence.hostname());
+        let told = python("celery_deaf.py", &[&queue, silent, node]).await;
+        assert_eq!(told["sum"], json!(3));
+        assert_eq!(told["ping"], json!([{node: {"ok": "pong"}}]));
+        assert_eq!((&told["deaf"], &told["listening"]), (&json!("missing"), &json!("another connection's")));
+        for worker in [deaf, listening] {
+            worker.handle.stop(Stop::Cold);
+            worker.ended().await;
+        }
+    });
+}
+
+#[test]
 fn priorities_are_honoured_where_celery_has_given_its_queue_some() {
     on_loop(async {
         let broker = Rc::new(open_kind(QueueKind::Plain).await);
