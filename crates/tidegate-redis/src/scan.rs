@@ -74,7 +74,7 @@ pub(crate) struct Scanner {
 enum Element {
     /// It ends here.
     Leaf { end: usize },
-    /// Its header ends here, and so many elements follow.
+    /// Its header ends here, and `elements` follow.
     Aggregate { end: usize, elements: u64 },
 }
 

@@ -1,4 +1,4 @@
-//! Shell patterns as Python's `fnmatch` reads them: `*`, `?`, `[seq]` and `[!seq]`. They come from whoever may publish, so
+//! Shell patterns as Python's `fnmatch` reads them: `*`, `?`, `[seq]` and `[!seq]`. They come from other machines, so
 //! the time is bounded by the product of the two lengths.
 
 /// A part of a pattern.
@@ -18,8 +18,8 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let pattern = parts(&pattern.chars().collect::<Vec<_>>());
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut read) = (0, 0);
-    // The last `*`, and how much it and everything before it takes. An earlier one need not be tried again: whatever it could
-    // give up, the last one can take.
+    // The last `*`, and how much it and everything before it takes. Earlier ones need no retry: every
+    // longer match of theirs can be taken by the last one.
     let mut last_any = None;
     while read < name.len() {
         match pattern.get(at) {
