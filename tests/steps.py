@@ -284,7 +284,7 @@ def celery_python() -> Path:
 
 @contextlib.contextmanager
 def rabbit_node(job: Job, name: str) -> Iterator[dict[str, str]]:
-    """A RabbitMQ of the step's own; yields the environment that tells the tests where it is."""
+    """A RabbitMQ of the step's own; yields the environment that says where it is."""
     directory = job.scratch / name
     # A free port can be taken by another process before RabbitMQ listens on it: then other ports are tried once.
     for attempt in (1, 2):
@@ -305,7 +305,7 @@ def rabbit_node(job: Job, name: str) -> Iterator[dict[str, str]]:
 
 
 def rabbit_outages(job: Job) -> None:
-    """What tells the broker that its memory is full, cuts connections or restarts it: one case at a time."""
+    """Cases that set memory alarms, cut connections or restart the broker: one at a time."""
     with rabbit_node(job, "rabbit-outages") as env:
         run_program(job, built.named("amqp_peers"), "--test-threads=1", env=env)
         run_program(job, built.named("rabbit"), "--test-threads=1", "--nocapture", "outages", "modes", env=env)
