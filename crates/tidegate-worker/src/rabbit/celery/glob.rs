@@ -18,8 +18,8 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let pattern = parts(&pattern.chars().collect::<Vec<_>>());
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut read) = (0, 0);
-    // The last `*`, and how much it and everything before it takes. Earlier ones need no retry: every
-    // longer match of theirs can be taken by the last one.
+    // The last `*`, and how much it and everything before it takes. Earlier ones need no retry: whatever
+    // more they could match, the last one can match too.
     let mut last_any = None;
     while read < name.len() {
         match pattern.get(at) {
