@@ -132,7 +132,7 @@ fn many_tasks_come_from_standard_input_and_bad_lines_are_named() {
     let output = place.feed(&["enqueue", "-"], &input);
     let text = err(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("2501 enqueued, 1 were there already, 4 refused"), "{text}");
+    assert!(text.contains("2501 stored, 1 duplicates, 4 refused"), "{text}");
     assert!(text.contains("line 2504: no task: expected"), "{text}");
     assert!(text.contains("line 2505: no task: unknown field `tsk`"), "{text}");
     assert!(text.contains("line 2506: no task: its name is missing"), "{text}");
@@ -141,7 +141,7 @@ fn many_tasks_come_from_standard_input_and_bad_lines_are_named() {
     assert_eq!((&listed[0]["ready"], &listed[1]["delayed"]), (&json!(2_500), &json!(1)));
     let output = place.feed(&["enqueue", "-", "--json", "--queue", "mail"], "{\"task\":\"a\",\"id\":\"mine\"}\n");
     let line: Value = serde_json::from_str(&out(&output)).unwrap();
-    assert_eq!(line, json!({"line": 1, "id": "mine", "duplicate": false}));
+    assert_eq!(line, json!({"line": 1, "id": "mine", "state": "stored", "duplicate": false}));
 }
 
 #[test]

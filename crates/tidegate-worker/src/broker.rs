@@ -32,9 +32,13 @@ pub trait Broker {
     /// The time that ETAs, expiries and retries are counted by: the wall clock, or the loop's where that is virtual.
     fn now(&self) -> Timestamp;
 
-    /// Stores all of them, or none. Once this is `Ok` they survive a crash of anything (as far as this broker promises).
-    /// After an error it is not always known whether they are stored; published again under the same ids, what is still in
-    /// its queue is not stored twice.
+    /// Publishes a batch and returns one answer per envelope, in order. What is [`Published::Stored`] survives a crash of anything
+    /// (as far as this broker promises). Brokers with [atomic batches](Capabilities::atomic_batches) store all of a batch or
+    /// nothing; others report each envelope's own fate.
+    ///
+    /// # Errors
+    /// Brokers with atomic batches: nothing was stored, or (`Retry`) it is not known; published again under the same ids, what is
+    /// still in its queue is not stored twice. Others: nothing was sent.
     fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>>;
 
     /// Begins to receive.
@@ -92,6 +96,8 @@ pub struct Capabilities {
     pub counts_running: bool,
     /// [`QueueStats::oldest_ms`] is known. Otherwise it is 0.
     pub knows_age: bool,
+    /// A batch is stored as a whole or not at all. Otherwise [`Published`] says of each envelope what became of it.
+    pub atomic_batches: bool,
 }
 
 impl Capabilities {
@@ -104,6 +110,7 @@ impl Capabilities {
         peeks_delayed: true,
         counts_running: true,
         knows_age: true,
+        atomic_batches: true,
     };
 }
 
@@ -135,13 +142,25 @@ pub struct Subscription {
     pub consumer: String,
 }
 
-/// What became of a publish.
+/// What became of one published envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Published {
-    /// It is kept.
+    /// The broker keeps it.
     Stored,
-    /// Its unique key is taken by this task, or it is this task itself, published again; it was not stored.
+    /// Not stored: this task holds its unique key, or is the same task, published before.
     Duplicate(TaskId),
+    /// Not stored, and safe to publish again: the queue was full, or the broker could not be reached in time.
+    Refused {
+        /// What was in the way.
+        reason: String,
+    },
+    /// It may be stored: the connection was lost before the broker confirmed it. Published again under the same id, it may be
+    /// stored twice.
+    Unknown {
+        /// What happened.
+        reason: String,
+    },
 }
 
 /// Something for the worker.

@@ -64,33 +64,50 @@ fn due(schedules: &[Schedule], seen: Timestamp, at: Timestamp) -> Vec<Envelope> 
     .collect()
 }
 
-async fn send(shared: &Shared, batch: Vec<Envelope>) {
-    let mut errors = 0;
-    loop {
-        match shared.broker.publish(batch.clone()).await {
+/// How often an occurrence is published at most.
+const ATTEMPTS: u32 = 10;
+
+async fn send(shared: &Shared, mut batch: Vec<Envelope>) {
+    for attempt in 0.. {
+        let reason = match shared.broker.publish(batch.clone()).await {
             Ok(answers) => {
-                for (envelope, answer) in batch.iter().zip(answers) {
-                    match answer {
-                        Published::Stored => {
-                            add(&shared.counters.scheduled, 1);
-                            tracing::info!(task.id = %envelope.id, queue = %envelope.queue, "scheduled");
-                        }
-                        Published::Duplicate(_) => {
-                            tracing::debug!(task.id = %envelope.id, "another worker has scheduled it");
-                        }
+                let mut open = None;
+                let mut answers = answers.into_iter();
+                batch.retain(|envelope| match answers.next() {
+                    Some(Published::Stored) => {
+                        add(&shared.counters.scheduled, 1);
+                        tracing::info!(task.id = %envelope.id, queue = %envelope.queue, "scheduled");
+                        false
                     }
+                    Some(Published::Duplicate(_)) | None => {
+                        tracing::debug!(task.id = %envelope.id, "another worker has scheduled it");
+                        false
+                    }
+                    Some(Published::Refused { reason } | Published::Unknown { reason }) => {
+                        open = Some(reason);
+                        true
+                    }
+                });
+                match open {
+                    None => return,
+                    Some(reason) => reason,
                 }
+            }
+            Err(error @ (BrokerError::Damaged { .. } | BrokerError::Closed)) => {
+                tracing::error!(%error, occurrences = batch.len(), "scheduled tasks could not be published and are skipped");
                 return;
             }
-            Err(error @ (BrokerError::Retry { .. } | BrokerError::Refused { .. })) if errors < 10 => {
-                tracing::warn!(%error, "cannot publish what is scheduled; trying again");
-                sleep(BACKOFF.delay(errors, shared.chance())).await;
-                errors += 1;
-            }
-            Err(error) => {
-                tracing::error!(%error, occurrences = batch.len(), "what was scheduled could not be published and is left out");
-                return;
-            }
+            Err(error) => error.to_string(),
+        };
+        if attempt == ATTEMPTS {
+            tracing::error!(
+                reason,
+                occurrences = batch.len(),
+                "scheduled tasks could not be published and are skipped"
+            );
+            return;
         }
+        tracing::warn!(reason, "cannot publish scheduled tasks; trying again");
+        sleep(BACKOFF.delay(attempt, shared.chance())).await;
     }
 }

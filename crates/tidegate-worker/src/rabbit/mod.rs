@@ -260,6 +260,7 @@ impl Broker for RabbitBroker {
             peeks_delayed: false,
             counts_running: false,
             knows_age: false,
+            atomic_batches: false,
         }
     }
 

@@ -27,6 +27,9 @@ const BATCH: usize = 1_000;
 /// Lines that are read ahead.
 const LINES_AHEAD: usize = 4 * BATCH;
 
+/// After this many batches in a row of which the broker took nothing, the rest is not sent: each costs the broker's patience.
+const FRUITLESS_MAX: u32 = 3;
+
 const REDRAW: Duration = Duration::from_millis(250);
 
 type Read = std::io::Result<(u64, String)>;
@@ -35,7 +38,10 @@ type Read = std::io::Result<(u64, String)>;
 struct Tally {
     stored: u64,
     duplicates: u64,
+    /// Not stored, and safe to enqueue again.
     refused: u64,
+    /// Stored or not; the connection was lost in between.
+    unknown: u64,
     drawn: Option<Instant>,
 }
 
@@ -45,17 +51,16 @@ impl Tally {
             return;
         }
         self.drawn = Some(Instant::now());
-        eprint!("\r{} enqueued", self.stored);
+        eprint!("\r{} stored", self.stored);
         let _ = std::io::stderr().flush();
     }
 
     fn summary(&self) -> String {
-        let mut text = format!("{} enqueued", self.stored);
-        if self.duplicates > 0 {
-            text += &format!(", {} were there already", self.duplicates);
-        }
-        if self.refused > 0 {
-            text += &format!(", {} refused", self.refused);
+        let mut text = format!("{} stored", self.stored);
+        for (count, what) in [(self.duplicates, "duplicates"), (self.refused, "refused"), (self.unknown, "unknown")] {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
         }
         text
     }
@@ -65,6 +70,7 @@ pub(super) async fn run(broker: &dyn Broker, defaults: &Order, telling: Telling)
     let lines = read_lines();
     let mut tally = Tally::default();
     let mut waiting = Vec::new();
+    let (mut stopped, mut fruitless) = (None, 0);
     while let Ok(read) = lines.recv_up_to(BATCH).await {
         let mut batch: Vec<(u64, Envelope)> = Vec::with_capacity(read.len());
         for line in read {
@@ -74,19 +80,28 @@ pub(super) async fn run(broker: &dyn Broker, defaults: &Order, telling: Telling)
             }
             match defaults.line(&text).and_then(|order| order.envelope(broker.now())) {
                 Ok(envelope) => batch.push((number, envelope)),
-                Err(error) => refuse(&mut tally, number, &format!("{error:#}")),
+                Err(error) => refuse(&mut tally, telling, number, &format!("{error:#}"))?,
             }
         }
-        publish(broker, batch, telling, &mut tally, &mut waiting).await?;
+        let last = batch.last().map(|(number, _)| *number);
+        fruitless = if publish(broker, batch, telling, &mut tally, &mut waiting).await? { 0 } else { fruitless + 1 };
+        if fruitless == FRUITLESS_MAX {
+            stopped = last;
+            break;
+        }
         tally.draw();
     }
     if tally.drawn.is_some() {
         eprint!("\r");
     }
     eprintln!("{}", tally.summary());
+    if let Some(line) = stopped {
+        eprintln!("tidegate: stopped: the broker took none of the last tasks; nothing behind line {line} was sent");
+    }
     let failures = wait_for(broker, waiting, telling).await?;
     broker.close().await.map_err(failed)?;
-    Ok(if tally.refused > 0 || failures { Done::SomeFailed } else { Done::All })
+    let all = tally.refused == 0 && tally.unknown == 0 && stopped.is_none() && !failures;
+    Ok(if all { Done::All } else { Done::SomeFailed })
 }
 
 /// Standard input blocks, so a thread reads it; a line waits for no other.
@@ -129,65 +144,105 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What is refused as a batch is tried one by one: one bad line must not cost the others.
+/// Publishes a batch and reports each task of it; `false` if the broker took none of them.
+/// A batch that is refused as a whole is published one by one: one bad line must not cost the others.
 async fn publish(
     broker: &dyn Broker,
     batch: Vec<(u64, Envelope)>,
     telling: Telling,
     tally: &mut Tally,
     waiting: &mut Vec<TaskId>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     if batch.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let envelopes: Vec<Envelope> = batch.iter().map(|(_, envelope)| envelope.clone()).collect();
     match broker.publish(envelopes).await {
-        Ok(published) => tell(&batch, published, telling, tally, waiting),
+        Ok(published) => report(&batch, published, telling, tally, waiting),
         Err(BrokerError::Refused { .. }) if batch.len() > 1 => {
             for (number, envelope) in batch {
                 match broker.publish(vec![envelope.clone()]).await {
-                    Ok(published) => tell(&[(number, envelope)], published, telling, tally, waiting)?,
-                    Err(BrokerError::Refused { message }) => refuse(tally, number, &message),
-                    Err(error) => return Err(failed(error)),
+                    Ok(published) => {
+                        if !report(&[(number, envelope)], published, telling, tally, waiting)? {
+                            return Ok(false);
+                        }
+                    }
+                    Err(BrokerError::Refused { message }) => refuse(tally, telling, number, &message)?,
+                    Err(error) => return Err(stopped(error, tally)),
                 }
             }
-            Ok(())
+            Ok(true)
         }
         Err(BrokerError::Refused { message }) => {
-            refuse(tally, batch[0].0, &message);
-            Ok(())
+            refuse(tally, telling, batch[0].0, &message)?;
+            Ok(true)
         }
-        Err(error) => Err(failed(error).context(format!("stopped after {} tasks", tally.stored))),
+        Err(error) => Err(stopped(error, tally)),
     }
 }
 
-fn tell(
+fn stopped(error: BrokerError, tally: &Tally) -> anyhow::Error {
+    failed(error).context(format!("stopped: {}", tally.summary()))
+}
+
+/// Prints what became of each task; `false` if none of them was taken.
+fn report(
     batch: &[(u64, Envelope)],
     published: Vec<Published>,
     telling: Telling,
     tally: &mut Tally,
     waiting: &mut Vec<TaskId>,
-) -> anyhow::Result<()> {
-    let mut out = String::new();
+) -> anyhow::Result<bool> {
+    let (mut out, mut taken) = (String::new(), false);
     for ((number, envelope), published) in batch.iter().zip(published) {
-        let (id, duplicate) = match published {
-            Published::Stored => (envelope.id.clone(), false),
-            Published::Duplicate(id) => (id, true),
+        let own = envelope.id.clone();
+        let (id, state, error) = match published {
+            Published::Stored => (own, "stored", None),
+            Published::Duplicate(id) => (id, "duplicate", None),
+            Published::Refused { reason } => (own, "refused", Some(reason)),
+            Published::Unknown { reason } => (own, "unknown", Some(reason)),
+            other => (own, "unknown", Some(format!("{other:?}"))),
         };
-        tally.stored += u64::from(!duplicate);
-        tally.duplicates += u64::from(duplicate);
-        if telling.json && !telling.wait {
-            out += &format!("{}\n", json!({"line": number, "id": id.as_str(), "duplicate": duplicate}));
+        match state {
+            "stored" => tally.stored += 1,
+            "duplicate" => tally.duplicates += 1,
+            "refused" => tally.refused += 1,
+            _ => tally.unknown += 1,
         }
-        if telling.wait {
-            waiting.push(id);
+        if telling.json && !telling.wait {
+            let mut line =
+                json!({"line": number, "id": id.as_str(), "state": state, "duplicate": state == "duplicate"});
+            if let Some(error) = &error {
+                line["error"] = json!(error);
+            }
+            out += &format!("{line}\n");
+        }
+        match error {
+            None => {
+                taken = true;
+                if telling.wait {
+                    waiting.push(id);
+                }
+            }
+            Some(error) => complain(tally, *number, &format!("task {id} is {state}: {error}")),
         }
     }
-    Output::Terminal.write(out.as_bytes())
+    Output::Terminal.write(out.as_bytes())?;
+    Ok(taken)
 }
 
-fn refuse(tally: &mut Tally, number: u64, why: &str) {
+/// A line that cannot be a task, or that the broker does not take as it is.
+fn refuse(tally: &mut Tally, telling: Telling, number: u64, why: &str) -> anyhow::Result<()> {
     tally.refused += 1;
+    complain(tally, number, why);
+    if telling.json && !telling.wait {
+        let line = json!({"line": number, "state": "refused", "error": why});
+        Output::Terminal.write(format!("{line}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn complain(tally: &mut Tally, number: u64, why: &str) {
     if tally.drawn.take().is_some() {
         eprintln!();
     }

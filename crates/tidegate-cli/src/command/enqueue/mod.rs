@@ -157,8 +157,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
         let own = envelope.id.clone();
         let published = broker.publish(vec![envelope]).await.map_err(failed)?;
         let (id, duplicate) = match published.into_iter().next() {
+            Some(Published::Stored) => (own, false),
             Some(Published::Duplicate(id)) => (id, true),
-            _ => (own, false),
+            Some(Published::Refused { reason }) => bail!("task {own} was not stored: {reason}"),
+            Some(Published::Unknown { reason }) => bail!(
+                "task {own} may be stored or not: {reason}; look with `tidegate result {own}`, or enqueue it again with --id {own}"
+            ),
+            other => bail!("the broker gave an answer that this version does not know: {other:?}"),
         };
         let done = if telling.wait {
             let waited = broker.wait_result(&id);
