@@ -12,6 +12,7 @@ mod config;
 mod output;
 mod progress;
 mod span;
+mod trust;
 
 use std::process::ExitCode;
 

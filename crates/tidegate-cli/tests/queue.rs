@@ -254,9 +254,10 @@ fn wrong_arguments_say_what_is_wrong() {
 }
 
 #[test]
-fn the_broker_may_stand_in_the_file_and_in_the_environment() {
+fn the_broker_may_stand_in_the_users_file_and_in_the_environment() {
     let place = Place::new();
-    fs::write(place.0.path().join("tidegate.toml"), "broker = \"sqlite:from-file.db\"\n").unwrap();
+    fs::create_dir_all(place.0.path().join("none/tidegate")).unwrap();
+    fs::write(place.0.path().join("none/tidegate/tidegate.toml"), "broker = \"sqlite:from-file.db\"\n").unwrap();
     place.ok(&["enqueue", "a"]);
     assert!(place.0.path().join("from-file.db").exists());
     let output = place.command(&["enqueue", "a"]).env("TIDEGATE_BROKER", "sqlite:from-env.db").output().unwrap();

@@ -278,9 +278,10 @@ fn a_result_backend_that_is_not_there_is_said_with_the_way_out() {
     let told = place.refused(&[&worker[..], &["redis://:hush@127.0.0.1:1/0"]].concat());
     assert!(told.contains("--result-backend") && told.contains("127.0.0.1:1"), "{told}");
     assert!(told.contains("is Redis running") && !told.contains("hush"), "{told}");
-    // From a file as from the command line.
-    std::fs::write(place.dir.path().join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n")
-        .unwrap();
+    // From the user's file as from the command line.
+    let own = place.dir.path().join("none/tidegate");
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::write(own.join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n").unwrap();
     let told = place.refused(&worker[..5]);
     assert!(told.contains("127.0.0.1:1"), "{told}");
 }
