@@ -128,6 +128,8 @@ const CLASSES: &[(&str, Trust)] = &[
     ("pdf-password", UserOnly),
     // What is run, published, read, deleted or paid for again.
     ("handler", UserOnly),
+    ("allow-model", UserOnly),
+    ("allow-max-tokens", UserOnly),
     ("cron", UserOnly),
     ("args", UserOnly),
     ("kwargs", UserOnly),
