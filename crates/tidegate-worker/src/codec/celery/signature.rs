@@ -228,6 +228,7 @@ impl Message {
             priority: priority.unwrap_or(0),
             reply_to: reply_to.map(ToOwned::to_owned),
             ignore_result: options.get("ignore_result").and_then(Value::as_bool),
+            shadow: text(options, "shadow").map(ToOwned::to_owned),
             root_id: Some(root.to_owned()),
             parent_id: Some(self.task.id.to_string()),
             group: given.group.map(|(id, _)| id).or_else(|| text(options, "group_id")).map(ToOwned::to_owned),
