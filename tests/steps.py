@@ -344,13 +344,15 @@ def guides(job: Job, env: dict[str, str]) -> None:
     with open(job.scratch / "guide-redis.log", "wb") as log, job.start(*server, stdout=log) as redis:
         try:
             wait_for_port(port)
-            environment = {
-                "PATH": f"{TARGET / 'debug'}:{celery_python().parent}:{os.environ['PATH']}",
-                "PYTHONPATH": str(ROOT / "clients/python"),
-            }
-            for page in ("from-celery", "from-dramatiq"):
-                job.run("tests/rabbit/guide.py", ROOT / f"docs/{page}.md", f"amqp://{env['TIDEGATE_RABBIT_PLAIN']}",
-                        f"redis://127.0.0.1:{port}", env=environment)
+            newest, older = celery_python(), older_celery_pythons()
+            for page, pythons in (("from-celery", (newest, *older)), ("from-dramatiq", (newest,))):
+                for python in pythons:
+                    environment = {
+                        "PATH": f"{TARGET / 'debug'}:{python.parent}:{os.environ['PATH']}",
+                        "PYTHONPATH": str(ROOT / "clients/python"),
+                    }
+                    job.run("tests/rabbit/guide.py", ROOT / f"docs/{page}.md", f"amqp://{env['TIDEGATE_RABBIT_PLAIN']}",
+                            f"redis://127.0.0.1:{port}", env=environment)
         finally:
             redis.terminate()
 

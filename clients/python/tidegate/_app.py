@@ -86,7 +86,11 @@ class App:
                 retry_after=retry_after,
                 soft_limit=soft_limit,
             )
-            setattr(function, NAME_ATTRIBUTE, full_name)
+            try:
+                setattr(function, NAME_ATTRIBUTE, full_name)
+            except (AttributeError, TypeError):
+                # A bound method or a function of C takes no attributes: a client names such a handler by its text.
+                pass
             return function
 
         return register if function is None else register(function)
