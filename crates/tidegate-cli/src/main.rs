@@ -12,7 +12,6 @@ mod config;
 mod output;
 mod progress;
 mod span;
-mod trust;
 
 use std::process::ExitCode;
 

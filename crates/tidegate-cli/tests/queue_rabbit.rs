@@ -152,29 +152,6 @@ fn what_waits_what_is_delayed_and_what_died_is_shown_and_put_in_order() {
 }
 
 #[test]
-fn dead_tasks_of_celery_and_dramatiq_are_shown_as_calls_and_a_list_that_was_cut_says_of_how_many() {
-    let place = Place::new();
-    for (codec, kind) in [("celery", "plain"), ("dramatiq", "dramatiq")] {
-        let queue = name(&format!("dead-{codec}"));
-        let lines: String =
-            (0..5).map(|n| format!("{{\"task\":\"shop.add\",\"args\":[{n}, 2],\"id\":\"{queue}-{n}\"}}\n")).collect();
-        let mut enqueue = place.command(&["enqueue", "-", "--queue", &queue, "--codec", codec]);
-        let mut enqueue = enqueue.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        enqueue.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-        assert!(enqueue.wait().unwrap().success());
-        // No handler has that name, so they die.
-        let worker = Worker::start(&place, &["--queue", &queue, "--codec", codec, "--handler", "echo=exec:cat"]);
-        for n in 0..5 {
-            place.run(&["result", &format!("{queue}-{n}"), "--wait", "--timeout", "60s"]);
-        }
-        worker.stop();
-        let listed = place.run(&["queue", "dead", "ls", &queue, "--queue-kind", kind, "--limit", "3"]);
-        assert!(text(&listed.stdout).contains("shop.add(0, 2)\n"), "{}", text(&listed.stdout));
-        assert_eq!(text(&listed.stderr), "tidegate: 3 of 5 dead tasks shown; show more with --limit\n", "{codec}");
-    }
-}
-
-#[test]
 fn what_is_wrong_with_a_broker_is_said_with_the_way_out() {
     let away = Place::at("amqp://shop:secret@127.0.0.1:1").refused(&["queue", "ls"]);
     assert!(away.contains("127.0.0.1:1") && away.contains("is it running"), "{away}");
@@ -198,7 +175,7 @@ fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
     let told = place.refused(&["worker", "--queue", &queue, "--queue-kind", "quorum", "--handler", "a=exec:cat"]);
     assert!(told.contains("--queue-kind plain"), "{told}");
     // Looking needs no such option: the queue is listed with its kind.
-    assert!(place.ok(&["queue", "peek", &queue]).contains("  a()"));
+    assert!(place.ok(&["queue", "peek", &queue]).contains("bytes that are no task of ours"));
     assert_eq!(place.stats(&queue)["ready"], 1);
 }
 
@@ -278,10 +255,9 @@ fn a_result_backend_that_is_not_there_is_said_with_the_way_out() {
     let told = place.refused(&[&worker[..], &["redis://:hush@127.0.0.1:1/0"]].concat());
     assert!(told.contains("--result-backend") && told.contains("127.0.0.1:1"), "{told}");
     assert!(told.contains("is Redis running") && !told.contains("hush"), "{told}");
-    // From the user's file as from the command line.
-    let own = place.dir.path().join("none/tidegate");
-    std::fs::create_dir_all(&own).unwrap();
-    std::fs::write(own.join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n").unwrap();
+    // From a file as from the command line.
+    std::fs::write(place.dir.path().join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n")
+        .unwrap();
     let told = place.refused(&worker[..5]);
     assert!(told.contains("127.0.0.1:1"), "{told}");
 }
@@ -343,4 +319,40 @@ fn every_chord_comes_to_its_end_whichever_worker_is_killed() {
     println!("{KILLS} kills: {parts} parts and {bodies} bodies run again");
     assert!(parts + bodies <= KILLS * (4 + 4), "{parts} parts and {bodies} bodies run again");
     worker.stop();
+}
+
+/// rabbitmqctl of the broker that the tests have.
+fn ctl(words: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/rabbit/node.sh");
+    let dir =
+        std::env::var("TIDEGATE_RABBIT_DIR").expect("TIDEGATE_RABBIT_DIR is not set; run: ./test --only rabbitmq");
+    assert!(Command::new(script).arg("ctl").arg(dir).args(words).status().unwrap().success());
+}
+
+#[test]
+fn a_batch_that_half_fits_is_reported_task_by_task() {
+    let (place, queue) = (Place::new(), name("full"));
+    let limit = r#"{"max-length": 10, "overflow": "reject-publish"}"#;
+    ctl(&["set_policy", &queue, &format!("^{queue}$"), limit, "--apply-to", "queues"]);
+    let mut child = place
+        .command(&["enqueue", "-", "--queue", &queue, "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines: String = (0..30).map(|number| format!("{{\"task\":\"echo\",\"id\":\"full-{number}\"}}\n")).collect();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    ctl(&["clear_policy", &queue]);
+    let told: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_state = |state: &str| told.iter().filter(|line| line["state"] == state).count();
+    assert_eq!((told.len(), of_state("stored"), of_state("refused")), (30, 10, 20), "{told:?}");
+    assert!(told.iter().filter(|line| line["state"] == "stored").all(|line| line.get("error").is_none()));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("10 stored, 20 refused"), "{stderr}");
+    assert_eq!(stderr.matches("the queue is full").count(), 1, "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(place.stats(&queue)["ready"], json!(10));
+    place.ok(&["queue", "purge", &queue, "--yes"]);
 }

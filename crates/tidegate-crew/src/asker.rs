@@ -15,7 +15,7 @@ use tidegate_limit::{Admission, Backoff, Cost, Scope};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 use tidegate_worker::codec::native;
-use tidegate_worker::{Broker, BrokerError, Envelope, Task, TaskId, TaskResult, TaskState, Unique};
+use tidegate_worker::{Broker, BrokerError, Envelope, Published, Task, TaskId, TaskResult, TaskState, Unique};
 
 use crate::form::{ARGUMENT, PageOutcome, PageResult, PageTask, Server, TASK};
 
@@ -302,7 +302,14 @@ impl Inner {
             let stored = self.broker.publish(vec![envelope.clone()]);
             // Whether a first attempt that failed has taken the key without storing the task, nobody knows.
             envelope.unique = None;
-            stored
+            Box::pin(async {
+                match stored.await?.pop() {
+                    Some(Published::Refused { reason } | Published::Unknown { reason }) => {
+                        Err(BrokerError::Retry { message: reason })
+                    }
+                    _ => Ok(()),
+                }
+            })
         })
         .await?;
         Ok(())

@@ -110,15 +110,13 @@ impl Core {
     }
 
     pub(super) fn rearm_polls(&mut self) {
-        let count = self.rearm.len();
-        for index in 0..count {
+        for index in 0..self.rearm.len() {
             // Closing waits for what ends, not for what is ready again and again.
             if !self.closed {
                 self.arm_poll(self.rearm[index]);
             }
         }
-        // A full submission ring makes `queue` reap, and that adds polls behind the first `count`.
-        self.rearm.drain(..count);
+        self.rearm.clear();
     }
 
     pub(super) fn polled(&mut self, key: Key, result: i32, more: bool) {

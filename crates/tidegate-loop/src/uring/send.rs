@@ -115,13 +115,12 @@ impl Core {
 
     /// Queues what was written; whether there was anything.
     pub(super) fn queue_sends(&mut self) -> bool {
-        let count = self.unsent.len();
-        for index in 0..count {
+        let any = !self.unsent.is_empty();
+        for index in 0..self.unsent.len() {
             self.send(self.unsent[index]);
         }
-        // A full submission ring makes `queue` reap, and that adds streams behind the first `count`.
-        self.unsent.drain(..count);
-        count > 0
+        self.unsent.clear();
+        any
     }
 
     /// Queues what is left of `flying`.

@@ -14,8 +14,9 @@ use tidegate_loop::timeout;
 use super::Options;
 use super::celery::RedisResults;
 use super::delay;
+use super::engine::publisher::{Fate, Terms};
 use super::follow::Unseen;
-use super::link::{Link, SendError, of_request};
+use super::link::{Link, all_stored, of_request};
 use super::message::{self, Death, PRIORITY_RETURNED, Stored};
 use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
 use super::unique;
@@ -25,7 +26,7 @@ use crate::task::{Envelope, TaskId};
 
 /// How long an entry of a log may go without an answer before it is sent again. A log is a stream, and one that comes up again
 /// forgets what was published in the first moment, without a word; an entry that is there twice says the same.
-const ENTRY_PATIENCE: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
+const ENTRY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a log that is not up may hold up tasks.
 pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,8 +35,11 @@ pub(super) struct Core {
     pub(super) uri: Uri,
     pub(super) options: Options,
     pub(super) clock: LoopClock,
-    /// For messages, and nothing else: a refused request would take their confirmations along.
+    /// For tasks, and nothing else: a refused request would take their confirmations along.
     publisher: Link,
+    /// For answers to places that others name: an exchange that is missing closes the channel, and hides what became of
+    /// everything else on it.
+    courtesy: Link,
     /// For entries of logs: where a log takes nothing (a stream without its majority), the broker soon reads nothing more from
     /// whoever writes to it, and that must not be who publishes tasks.
     logs: Link,
@@ -69,10 +73,11 @@ pub(super) enum Place {
 
 impl Core {
     pub(super) fn new(uri: Uri, options: Options) -> Core {
-        let link = |what: &str| Link::new(uri.clone(), format!("{} {what}", options.name), options.publish_patience);
+        let link = |what: &str| Link::new(uri.clone(), format!("{} {what}", options.name));
         let (publisher, logs, control) = (link("publisher"), link("logs"), link("control"));
         Core {
             publisher,
+            courtesy: link("answers"),
             logs,
             control,
             uri,
@@ -91,6 +96,7 @@ impl Core {
 
     pub(super) async fn close(&self) {
         self.publisher.close().await;
+        self.courtesy.close().await;
         self.logs.close().await;
         self.control.close().await;
     }
@@ -160,40 +166,44 @@ impl Core {
         Ok(Message::new(exchange, key, envelope.body.clone()).properties(&properties).mandatory(true))
     }
 
+    /// How tasks are published unless the caller knows better: for as long as the options say.
+    pub(super) fn terms(&self) -> Terms {
+        Terms::within(self.options.publish_patience)
+    }
+
+    /// Writes tasks to their places and returns one fate per task.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub(super) async fn write_each(&self, tasks: &[(Stored, Place)], terms: Terms) -> Result<Vec<Fate>, BrokerError> {
+        let mut messages = Vec::with_capacity(tasks.len());
+        for (stored, place) in tasks {
+            messages.push(self.message(stored, *place).await?);
+        }
+        let mut forgotten = false;
+        // A queue of this topology was deleted.
+        let declare = async |index: usize| {
+            if !std::mem::replace(&mut forgotten, true) {
+                self.topology.forget();
+            }
+            let (stored, place): &(Stored, Place) = &tasks[index];
+            self.message(stored, *place).await
+        };
+        self.publisher.send(messages, terms, declare).await
+    }
+
     /// Writes tasks to their places, and returns once the broker keeps them all.
     pub(super) async fn write(&self, tasks: &[(Stored, Place)]) -> Result<(), BrokerError> {
-        // A second time if somebody has deleted a queue that we made.
-        for again in [false, true] {
-            let mut messages = Vec::with_capacity(tasks.len());
-            for (stored, place) in tasks {
-                messages.push(self.message(stored, *place).await?);
-            }
-            match self.publisher.send(&messages).await {
-                Ok(()) => return Ok(()),
-                Err(SendError::Broker(error)) => return Err(error),
-                Err(SendError::Unrouted(_)) if !again => self.topology.forget(),
-                Err(SendError::Unrouted(key)) => {
-                    let message = format!("{} has no queue for {key:?}, though it was just made; try again", self.uri);
-                    return Err(BrokerError::Retry { message });
-                }
-            }
-        }
-        unreachable!("the second time returns")
+        all_stored(self.write_each(tasks, self.terms()).await?)
     }
 
     pub(super) async fn post(&self, message: Message) -> Result<(), BrokerError> {
-        self.post_all(std::slice::from_ref(&message)).await
+        self.post_all(vec![message]).await
     }
 
-    pub(super) async fn post_all(&self, messages: &[Message]) -> Result<(), BrokerError> {
-        match self.publisher.send(messages).await {
-            Ok(()) => Ok(()),
-            Err(SendError::Broker(error)) => Err(error),
-            Err(SendError::Unrouted(key)) => {
-                let message = format!("{} has no exchange for {key:?}; declare it first", self.uri);
-                Err(BrokerError::Refused { message })
-            }
-        }
+    /// Sends messages as they are, to places that may be gone.
+    pub(super) async fn post_all(&self, messages: Vec<Message>) -> Result<(), BrokerError> {
+        self.courtesy.post(messages, self.options.publish_patience).await
     }
 
     /// Appends to a log.
@@ -202,29 +212,16 @@ impl Core {
     }
 
     pub(super) async fn append_all(&self, log: &str, entries: &[Value]) -> Result<(), BrokerError> {
-        let messages: Vec<Message> =
-            entries.iter().map(|entry| Message::to_queue(log, entry.to_string().into()).mandatory(true)).collect();
-        for again in [false, true] {
-            match self.append_now(&messages).await {
-                Ok(()) => return Ok(()),
-                Err(SendError::Broker(error)) => return Err(error),
-                Err(SendError::Unrouted(_)) if !again => self.declare_log(log).await?,
-                Err(SendError::Unrouted(_)) => {
-                    let message = format!("{} has no log {log:?}, though it was just made; try again", self.uri);
-                    return Err(BrokerError::Retry { message });
-                }
+        let message = |entry: &Value| Message::to_queue(log, entry.to_string().into()).mandatory(true);
+        let terms = Terms { silence: Some(ENTRY_PATIENCE), ..self.terms() };
+        let mut declared = false;
+        let declare = async |index: usize| {
+            if !std::mem::replace(&mut declared, true) {
+                self.declare_log(log).await?;
             }
-        }
-        unreachable!("the second time returns")
-    }
-
-    async fn append_now(&self, messages: &[Message]) -> Result<(), SendError> {
-        for patience in ENTRY_PATIENCE {
-            if let Ok(sent) = timeout(patience, self.logs.send(messages)).await {
-                return sent;
-            }
-        }
-        self.logs.send(messages).await
+            Ok(message(&entries[index]))
+        };
+        all_stored(self.logs.send(entries.iter().map(message).collect(), terms, declare).await?)
     }
 
     pub(super) async fn declare_log(&self, log: &str) -> Result<(), BrokerError> {

@@ -205,7 +205,7 @@ impl Core {
     async fn reply(&self, answers: Vec<Answer>) -> Result<(), BrokerError> {
         let message = |answered: Answer| answered.reply.map(|reply| answer(&reply, answered.body));
         let messages: Vec<Message> = answers.into_iter().filter_map(message).collect();
-        if !messages.is_empty() && refused(self.post_all(&messages).await)? {
+        if !messages.is_empty() && refused(self.post_all(messages.clone()).await)? {
             for message in messages {
                 let queue = message.routing_key.clone();
                 if refused(self.post(message).await)? {

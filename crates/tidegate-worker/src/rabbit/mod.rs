@@ -17,8 +17,8 @@
 //! - *Crashes*: all that is told is that somebody had a message before. Only a new message can carry a count, so such a one is
 //!   put in its place (a quorum queue counts by itself); what a lost connection or a broker's death explains is not counted.
 //! - *Unique*: a queue stands for the key (`unique.rs`).
-//! - *All of a batch or none*: a batch is checked as a whole, then written message by message; after an error some may be
-//!   stored. The same id published twice is stored twice.
+//! - *All of a batch or none*: a batch is checked as a whole, then written message by message, and each one's own end is
+//!   reported (`engine/publisher.rs`). The same id published twice is stored twice.
 //! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
 //!   running tasks of its own process, and says 0 for the age.
 //! - *A returned task* stands before all others of its queue (classic queues); those returned together keep their order, those
@@ -36,6 +36,7 @@ mod celery;
 mod consumer;
 mod core;
 mod delay;
+mod engine;
 mod follow;
 mod link;
 mod message;
@@ -67,6 +68,7 @@ use crate::task::{Envelope, TaskId};
 pub use celery::{Presence, PresenceOptions, RedisResults};
 use consumer::{RabbitConsumer, Shared};
 use core::{Core, LOG_PATIENCE, Place};
+use engine::publisher::Fate;
 use message::Stored;
 use results::Results;
 use revokes::Follower;
@@ -222,7 +224,15 @@ impl RabbitBroker {
             let stored = Stored { envelope, retries: 0, crashes: 0, published: now, dead: None };
             tasks.push((stored, Place::Queue));
         }
-        self.core.write(&tasks).await?;
+        let mut fates = self.core.write_each(&tasks, self.core.terms()).await?.into_iter();
+        for published in published.iter_mut().filter(|published| **published == Published::Stored) {
+            *published = match fates.next() {
+                Some(Fate::Stored) => Published::Stored,
+                Some(Fate::Refused { reason } | Fate::Returned { reason }) => Published::Refused { reason },
+                Some(Fate::Unknown { reason }) => Published::Unknown { reason },
+                None => Published::Unknown { reason: "there was no answer".to_owned() },
+            };
+        }
         Ok(published)
     }
 

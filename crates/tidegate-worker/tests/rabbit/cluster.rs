@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_loop::spawn;
 use tidegate_worker::rabbit::{Options, RabbitBroker};
-use tidegate_worker::{Broker, Consumer, Incoming, Settled, Settlement, Verdict};
+use tidegate_worker::{Broker, Consumer, Incoming, Published, Settled, Settlement, Verdict};
 
 use crate::support::{envelope, host, name, node, node_at, on_loop, one, script, settle, subscribe, variable};
 
@@ -117,7 +117,7 @@ fn tasks_go_on_while_the_log_of_queues_has_lost_its_majority() {
             })
             .collect();
         for published in crowd {
-            published.await.unwrap().unwrap();
+            assert_eq!(published.await.unwrap().unwrap(), [Published::Stored]);
         }
         broker.publish(vec![envelope(&queue, "second")]).await.unwrap();
         drain(&subscribe(&broker, &[&queue], 10).await, 2).await;

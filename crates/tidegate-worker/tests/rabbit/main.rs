@@ -6,6 +6,7 @@ mod celery_redis;
 mod cluster;
 mod conformance;
 mod dramatiq;
+mod full_queues;
 mod modes;
 mod outages;
 mod producers;

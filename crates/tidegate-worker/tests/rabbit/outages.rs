@@ -9,10 +9,10 @@ use tidegate_amqp::Connection;
 use tidegate_loop::{sleep, spawn};
 use tidegate_sync::Event;
 use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
-use tidegate_worker::{Broker, Consumer, Incoming, Settled, Settlement, Tag, Verdict};
+use tidegate_worker::{Broker, Consumer, Incoming, Published, Settled, Settlement, Tag, Verdict};
 
 use crate::proxy::Proxy;
-use crate::support::{deliveries, envelope, host, name, node, on_loop, one, settle, soak, subscribe};
+use crate::support::{body, deliveries, envelope, host, name, node, on_loop, one, settle, soak, subscribe};
 
 const PREFETCH: usize = 50;
 
@@ -85,11 +85,15 @@ async fn produce(flow: Rc<Flow>, broker: Rc<RabbitBroker>, queue: String, total:
     for first in (0..total).step_by(20) {
         flow.until(|flow| flow.count() + UNDER_WAY > first as usize).await;
         let numbers = first..total.min(first + 20);
-        let batch: Vec<_> = numbers.clone().map(|number| envelope(&queue, &number.to_string())).collect();
+        let mut batch: Vec<_> = numbers.clone().map(|number| envelope(&queue, &number.to_string())).collect();
         let before = flow.outages.get();
         let mut again = false;
-        while broker.publish(batch.clone()).await.is_err() {
-            again = true;
+        while !batch.is_empty() {
+            if let Ok(published) = broker.publish(batch.clone()).await {
+                let mut published = published.into_iter();
+                batch.retain(|_| published.next() != Some(Published::Stored));
+            }
+            again |= !batch.is_empty();
         }
         // What is sent again after a lost confirmation may be there twice.
         if again || before % 2 == 1 || flow.outages.get() != before {
@@ -266,17 +270,21 @@ fn a_broker_short_of_memory_is_waited_for_and_what_it_has_is_run_meanwhile() {
         broker.publish((0..10).map(|number| envelope(&queue, &number.to_string())).collect()).await.unwrap();
         let consumer = subscribe(&broker, &[&queue], 1).await;
         crate::support::ctl(&["set_vm_memory_high_watermark", "0.000001"]);
-        // It is told once it publishes: that is not kept, and the caller knows.
-        let refused = broker.publish(vec![envelope(&queue, "late")]).await;
+        // It blocks the connection with the first publish, which it may read later.
+        let late = broker.publish(vec![envelope(&queue, "late")]).await.unwrap();
+        assert!(matches!(late[..], [Published::Unknown { .. }]), "{late:?}");
+        // The second is not sent any more, and the caller knows.
+        let refused = broker.publish(vec![envelope(&queue, "never")]).await;
         assert!(matches!(refused, Err(tidegate_worker::BrokerError::Retry { .. })), "{refused:?}");
         for _ in 0..10 {
             let delivery = one(&consumer).await;
             assert_eq!(settle(&consumer, delivery.tag, Verdict::Ack).await, Settled::Done);
         }
         crate::support::ctl(&["set_vm_memory_high_watermark", "0.4"]);
-        while broker.publish(vec![envelope(&queue, "later")]).await.is_err() {}
-        // The first one may have been on its way all the time.
+        while !matches!(broker.publish(vec![envelope(&queue, "later")]).await.as_deref(), Ok([Published::Stored])) {}
+        // The first one was on its way all the time.
         let last = deliveries(&consumer, 1).await;
+        assert_eq!(body(&last[0]), "late");
         settle(&consumer, last[0].tag, Verdict::Ack).await;
         broker.close().await.unwrap();
     });

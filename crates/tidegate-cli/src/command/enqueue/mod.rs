@@ -13,6 +13,7 @@ use tidegate_loop::timeout;
 use tidegate_worker::{Published, TaskId};
 
 use crate::broker::{BodyArgs, BrokerArgs, Kind, failed, on_loop};
+use crate::command::worker::logging;
 use crate::command::{Done, result};
 use crate::output::Output;
 use crate::span::{instant, span};
@@ -139,6 +140,8 @@ struct Telling {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    // A publish may wait for a full queue or a broker that is away, and says so.
+    logging::start(logging::Format::Text, "warn")?;
     let telling = Telling { wait: args.wait, limit: args.timeout, json: args.json };
     let place = args.codec.queues(args.broker.clone()).with_bodies(args.bodies);
     let task = args.task.clone();

@@ -11,7 +11,7 @@ use tidegate_loop::{LoopHandle, sleep, sleep_until, timeout, timeout_at};
 use tidegate_sync::Event;
 
 use super::super::core::Core;
-use super::super::link::{Link, SendError, of_request};
+use super::super::link::{Link, of_request};
 use super::{PresenceOptions, Shared, log};
 use crate::broker::BrokerError;
 
@@ -42,7 +42,7 @@ impl Outbox {
         Outbox {
             events: RefCell::default(),
             changed: Event::new(),
-            link: Link::new(core.uri.clone(), format!("{} events", core.options.name), PATIENCE),
+            link: Link::new(core.uri.clone(), format!("{} events", core.options.name)),
             exchange: options.event_exchange.clone(),
             declared: RefCell::default(),
             dropped: Cell::new(0),
@@ -82,13 +82,12 @@ impl Outbox {
         if messages.is_empty() {
             return Ok(());
         }
-        self.link.send(&messages).await.map_err(|error| match error {
-            SendError::Broker(error) => error,
-            SendError::Unrouted(key) => {
-                self.declared.borrow_mut().take();
-                BrokerError::Retry { message: format!("the exchange for {key:?} is gone") }
-            }
-        })
+        let posted = self.link.post(messages, PATIENCE).await;
+        if matches!(posted, Err(BrokerError::Refused { .. })) {
+            // The exchange is gone.
+            self.declared.borrow_mut().take();
+        }
+        posted
     }
 
     /// The last words.

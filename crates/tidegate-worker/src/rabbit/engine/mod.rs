@@ -1,0 +1,3 @@
+//! Decisions without I/O: events go in, actions come out, time is an argument. Driven by the files above; tested by seeds.
+
+pub(super) mod publisher;
