@@ -14,6 +14,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use serde_json::Value;
 use tidegate_loop::net::TcpListener;
+use tidegate_pdf::{Limits, Reader, Want};
 
 /// The samples' pages with text, and all of them.
 const TEXT_PAGES: usize = 13;
@@ -361,4 +362,31 @@ fn a_second_run_in_the_same_folder_is_told_of_the_first() {
     first.wait().unwrap();
     assert_eq!(second.status.code(), Some(2));
     assert!(text(&second.stderr).contains("another tidegate"), "{}", text(&second.stderr));
+}
+
+#[test]
+fn the_program_reads_pdfs_in_a_process_that_is_confined() {
+    tidegate_loop::run(async {
+        // A number by which the child is known.
+        let limits = Limits { memory_bytes: 777 << 20, ..Limits::default() };
+        let reader = Reader::new().limits(limits).program(env!("CARGO_BIN_EXE_tidegate"), [""; 0]);
+        let document = reader.open(samples().join("tides.pdf")).await.unwrap();
+        let memory = limits.memory_bytes.to_string();
+        let child =
+            fs::read_dir("/proc").unwrap().flatten().map(|process| process.path()).find(|process| {
+                fs::read_to_string(process.join("limits")).is_ok_and(|limits| limits.contains(&memory))
+            });
+        let mut threads = 0;
+        for thread in fs::read_dir(child.unwrap().join("task")).unwrap().flatten() {
+            let status = fs::read_to_string(thread.path().join("status")).unwrap();
+            for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+                assert!(status.lines().any(|it| it == line), "{line} is not in {status}");
+            }
+            threads += 1;
+        }
+        assert_eq!(threads, 2);
+        let page = document.page(1, Want::text().and_picture(200)).await.unwrap();
+        assert!(page.text.unwrap().text.contains("tide") && page.picture.unwrap().png.len() > 1_000);
+    })
+    .unwrap();
 }

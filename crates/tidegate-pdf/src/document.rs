@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use tidegate_sync::Mutex;
 
-use crate::error::{Fault, OpenError, PageError};
+use crate::child::Confinement;
+use crate::error::{OpenError, PageError};
 use crate::page::{Page, PageText, Picture, Want, Warning};
-use crate::reader::{Limits, Reader};
-use crate::wire::{Refusal, Reply, Request, Stamp};
+use crate::reader::Reader;
+use crate::source::{Source, Stamp};
+use crate::wire::{Refusal, Reply, Request};
 use crate::worker::{Trouble, Worker};
 
 /// An open document. Its pages are read one after the other in the order in which they are asked for, in a child process;
@@ -30,10 +32,11 @@ pub struct Document {
     stats: RefCell<Stats>,
 }
 
-/// What a child found when it opened the file.
+/// The file, and what a child found in it.
 #[derive(Debug, PartialEq)]
 struct About {
     stamp: Stamp,
+    confinement: Confinement,
     pages: u32,
     title: Option<String>,
     warnings: Vec<Warning>,
@@ -95,6 +98,23 @@ impl Document {
         &self.about.warnings
     }
 
+    /// How the process that reads it is confined. Its limits hold in any case.
+    ///
+    /// ```
+    /// # tidegate_pdf::child::main_if_asked();
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/tides.pdf");
+    /// # tidegate_loop::run(async move {
+    /// let document = tidegate_pdf::Reader::new().open(path).await.unwrap();
+    /// if !document.confinement().is_complete() {
+    ///     eprintln!("{}", document.confinement());
+    /// }
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn confinement(&self) -> &Confinement {
+        &self.about.confinement
+    }
+
     /// What has been read so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -135,7 +155,7 @@ impl Document {
         };
         let limit = limits.page_time.min(left);
         let request = Request::Page { number, text: want.text, picture_px: want.picture_px };
-        let reply = living.ask(&request, &[], limit, &self.busy).await;
+        let reply = living.ask(&request, limit, &self.busy).await;
         if let Ok((Reply::Page { memory_bytes, .. }, _)) = &reply {
             let mut stats = self.stats.borrow_mut();
             stats.memory_peak_bytes = stats.memory_peak_bytes.max(*memory_bytes);
@@ -163,23 +183,24 @@ impl Document {
     }
 }
 
-/// Starts a child and lets it open the file.
+/// Opens the file and starts a child that reads it.
 async fn start(reader: &Reader, path: &Path, busy: &Cell<Duration>) -> Result<(Worker, About), OpenError> {
     let limits = *reader.bounds();
     let no_child = |source| OpenError::NoChild { path: path.to_owned(), source };
-    let mut worker = Worker::start(reader).map_err(no_child)?;
+    let source = Source::open(path, &limits, limits.page_time).await?;
+    let stamp = source.stamp;
+    let mut worker = Worker::start(reader, source).map_err(no_child)?;
     let request = Request::Open {
         password: reader.secret().map(str::to_owned),
         memory_bytes: limits.memory_bytes,
         cpu: limits.document_time,
     };
     let limit = limits.page_time.min(limits.document_time.saturating_sub(busy.get()));
-    let body = path.as_os_str().as_encoded_bytes();
-    match worker.ask(&request, body, limit, busy).await {
-        Ok((Reply::Opened { stamp, pages, title, warnings }, _)) => {
-            Ok((worker, About { stamp, pages, title, warnings }))
+    match worker.ask(&request, limit, busy).await {
+        Ok((Reply::Opened { confinement, pages, title, warnings }, _)) => {
+            Ok((worker, About { stamp, confinement, pages, title, warnings }))
         }
-        Ok((Reply::Refused(refusal), _)) => Err(refused(path, refusal, &limits)),
+        Ok((Reply::Refused(refusal), _)) => Err(refused(path, refusal)),
         other => {
             let trouble = other.err().unwrap_or_else(Trouble::out_of_turn);
             let fault = worker.end(trouble, &limits).await;
@@ -188,7 +209,7 @@ async fn start(reader: &Reader, path: &Path, busy: &Cell<Duration>) -> Result<(W
     }
 }
 
-fn refused(path: &Path, refusal: Refusal, limits: &Limits) -> OpenError {
+fn refused(path: &Path, refusal: Refusal) -> OpenError {
     let path = path.to_owned();
     match refusal {
         Refusal::Unreadable { errno, message } => {
@@ -199,7 +220,6 @@ fn refused(path: &Path, refusal: Refusal, limits: &Limits) -> OpenError {
         Refusal::Empty => OpenError::Empty { path },
         Refusal::Encrypted { wrong } => OpenError::Encrypted { path, wrong },
         Refusal::Broken { why } => OpenError::Broken { path, why },
-        Refusal::Memory => OpenError::Failed { path, fault: Fault::Memory { limit: limits.memory_bytes } },
     }
 }
 

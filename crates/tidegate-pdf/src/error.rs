@@ -205,6 +205,8 @@ pub enum Fault {
     },
     /// Something is nested too deeply.
     Nesting,
+    /// It made a system call that its confinement does not allow, and was ended for it (SIGSYS): the file may be an attack.
+    Forbidden,
     /// The PDF library gave up; a fault of its own.
     Panicked {
         /// What it said.
@@ -223,6 +225,9 @@ impl fmt::Display for Fault {
             Fault::TimedOut { limit } => write!(f, "it takes more than {limit:?} to read"),
             Fault::Memory { limit } => write!(f, "it takes more than {} MiB of memory to read", limit >> 20),
             Fault::Nesting => f.write_str("it is nested too deeply to be read"),
+            Fault::Forbidden => f.write_str(
+                "the process that read it made a forbidden system call and was ended (SIGSYS); do not trust the file",
+            ),
             Fault::Panicked { message } => write!(f, "the PDF library gave up: {message}"),
             Fault::Ended { how } => write!(f, "the process that read it ended: {how}"),
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::child::Confinement;
 use crate::error::Fault;
 use crate::page::{PICTURE_PX_MAX, Warning};
 
@@ -16,10 +17,10 @@ const HEAD_BYTES_MAX: usize = 1 << 20;
 /// The largest picture, uncompressed, with room for a page's text beside it.
 const BODY_BYTES_MAX: usize = (PICTURE_PX_MAX * PICTURE_PX_MAX * 4) as usize + (32 << 20);
 
-/// To the child. The body of `Open` is the path.
+/// To the child, behind the files that it reads (see `files.rs`).
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first: bounds itself, then opens the file.
+    /// The first: bounds and confines itself, then reads the file.
     Open {
         password: Option<String>,
         memory_bytes: u64,
@@ -36,7 +37,7 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Opened {
-        stamp: Stamp,
+        confinement: Confinement,
         pages: u32,
         title: Option<String>,
         warnings: Vec<Warning>,
@@ -66,15 +67,6 @@ pub(crate) struct PictureHead {
     pub(crate) height: u32,
 }
 
-/// Which file it was: a process that is started later must find the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stamp {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-    pub(crate) bytes: u64,
-    pub(crate) modified_ns: i128,
-}
-
 /// Why a document is not opened.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Refusal {
@@ -83,7 +75,6 @@ pub(crate) enum Refusal {
     Empty,
     Encrypted { wrong: bool },
     Broken { why: String },
-    Memory,
 }
 
 /// Lengths of head and body.
@@ -97,7 +88,8 @@ pub(crate) fn lengths(prefix: [u8; PREFIX_BYTES]) -> io::Result<(usize, usize)> 
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(head: &[u8]) -> io::Result<T> {
-    serde_json::from_slice(head).map_err(io::Error::from)
+    // Never `UnexpectedEof`, which means that the other side is gone.
+    serde_json::from_slice(head).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Everything but the body.
@@ -148,6 +140,13 @@ mod tests {
         assert!(matches!(request, Request::Page { number: 3, text: true, picture_px: Some(9) }));
         assert_eq!(body, b"abc");
         assert!(read::<Request>(&mut from).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_head_that_is_cut_off_is_not_taken_for_the_end_of_the_connection() {
+        for head in [&b""[..], b"{\"Open\":", b"!"] {
+            assert_eq!(parse::<Request>(head).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]

@@ -17,7 +17,9 @@ use tidegate_loop::timeout;
 
 use crate::child::MARK;
 use crate::error::Fault;
+use crate::files;
 use crate::reader::{Limits, Reader};
+use crate::source::Source;
 use crate::wire::{self, PREFIX_BYTES, Reply, Request};
 
 /// How much is read of what the child has to say about its end.
@@ -46,7 +48,7 @@ impl Trouble {
 }
 
 impl Worker {
-    pub(crate) fn start(reader: &Reader) -> Result<Worker, ProcessError> {
+    pub(crate) fn start(reader: &Reader, source: Source) -> Result<Worker, ProcessError> {
         let (program, args) = reader.command();
         let failed = |source| ProcessError::Io { program: program.display().to_string(), action: "talk to", source };
         // A child that does not know it is one would start the next, and so on.
@@ -54,6 +56,8 @@ impl Worker {
             return Err(failed(io::Error::other("main must begin with tidegate_pdf::child::main_if_asked()")));
         }
         let (near, far) = StdUnixStream::pair().map_err(failed)?;
+        // Into an empty socket: this does not block.
+        files::send(&near, &source).map_err(failed)?;
         let child = Command::new(program)
             .args(args)
             .env_clear()
@@ -64,6 +68,8 @@ impl Worker {
             .stdin(Stdio::from(OwnedFd::from(far)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
+            // Whatever the program that started us has left open is nothing to a reader of PDFs.
+            .close_others()
             // Ctrl-C is for the parent, who ends its children in order.
             .own_group(true)
             .kill_on_drop(true)
@@ -76,12 +82,11 @@ impl Worker {
     pub(crate) async fn ask(
         &mut self,
         request: &Request,
-        body: &[u8],
         limit: Duration,
         busy: &Cell<Duration>,
     ) -> Result<(Reply, Vec<u8>), Trouble> {
         let _busy = Busy { since: Instant::now(), total: busy };
-        match timeout(limit, self.exchange(request, body)).await {
+        match timeout(limit, self.exchange(request)).await {
             Ok(Ok((Reply::Fault(fault), _))) => Err(Trouble::Said(fault)),
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => Err(Trouble::Lost(error)),
@@ -89,10 +94,8 @@ impl Worker {
         }
     }
 
-    async fn exchange(&mut self, request: &Request, body: &[u8]) -> io::Result<(Reply, Vec<u8>)> {
-        let mut frame = wire::head(request, body.len())?;
-        frame.extend_from_slice(body);
-        self.socket.write_all(&frame).await?;
+    async fn exchange(&mut self, request: &Request) -> io::Result<(Reply, Vec<u8>)> {
+        self.socket.write_all(&wire::head(request, 0)?).await?;
         let mut prefix = [0; PREFIX_BYTES];
         self.socket.read_exact(&mut prefix).await?;
         let (head_bytes, body_bytes) = wire::lengths(prefix)?;
@@ -152,6 +155,7 @@ fn is_needed(variable: &OsStr) -> bool {
 fn fault_of(status: ExitStatus, last_words: &str, limits: &Limits) -> Fault {
     const KILLED: i32 = 9;
     const CPU_TIME: i32 = 24;
+    const BAD_CALL: i32 = 31;
     if last_words.contains("memory allocation of") {
         return Fault::Memory { limit: limits.memory_bytes };
     }
@@ -160,6 +164,7 @@ fn fault_of(status: ExitStatus, last_words: &str, limits: &Limits) -> Fault {
     }
     match (status.signal(), status.code()) {
         (Some(CPU_TIME), _) => Fault::TimedOut { limit: limits.document_time },
+        (Some(BAD_CALL), _) => Fault::Forbidden,
         (Some(KILLED), _) => Fault::Ended { how: "somebody killed it; perhaps the system is out of memory".to_owned() },
         (Some(signal), _) => Fault::Ended { how: format!("by signal {signal}; {}", first_line(last_words)) },
         (None, Some(0)) => Fault::Ended {
@@ -197,6 +202,7 @@ mod tests {
         let nesting = fault_of(abort, "\nthread 'pdf' (7) has overflowed its stack\n", &limits);
         assert_eq!(nesting, Fault::Nesting);
         assert_eq!(fault_of(ExitStatus::from_raw(24), "", &limits), Fault::TimedOut { limit: limits.document_time });
+        assert_eq!(fault_of(ExitStatus::from_raw(31), "", &limits), Fault::Forbidden);
         let other = fault_of(ExitStatus::from_raw(11), "", &limits);
         assert_eq!(other, Fault::Ended { how: "by signal 11; it said nothing".to_owned() });
     }

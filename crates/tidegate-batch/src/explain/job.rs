@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tidegate_limit::Admission;
 use tidegate_loop::{spawn, to_thread};
-use tidegate_pdf::Reader;
+use tidegate_pdf::{Confinement, Reader};
 use tidegate_sync::Semaphore;
 
 use super::board::{Board, FileState, Watch};
@@ -169,6 +169,8 @@ pub(super) struct Job {
     /// Pages in a row that nobody answered.
     unanswered: Cell<u32>,
     pub(super) failures: RefCell<Vec<FailureGroup>>,
+    /// Of the last file that was opened. The kernel is the same for all.
+    confinement: RefCell<Option<Confinement>>,
 }
 
 impl Explain {
@@ -196,6 +198,7 @@ impl Explain {
             on_event: Box::new(|_| ()),
             unanswered: Cell::new(0),
             failures: RefCell::default(),
+            confinement: RefCell::default(),
             options,
         };
         Explain { job: Rc::new(job) }
@@ -255,6 +258,7 @@ impl Explain {
             model: job.provider.model().into(),
             stopped: job.stop.reason(),
             failures: job.failures.take(),
+            confinement: job.confinement.take(),
             ..Report::default()
         };
         report.totals.files = job.options.inputs.len() as u64;
@@ -311,6 +315,7 @@ impl Job {
                     continue;
                 }
             };
+            self.confinement.replace(Some(document.confinement().clone()));
             let pages = options.selection.of(document.page_count());
             if pages.is_empty() {
                 let has = document.page_count();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_limit::Snapshot;
+use tidegate_pdf::Confinement;
 
 use crate::question::Usage;
 
@@ -37,6 +38,8 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// The failures, those for one reason together.
     pub failures: Vec<FailureGroup>,
+    /// How the processes that read the PDFs were confined; `None` if no PDF was opened.
+    pub confinement: Option<Confinement>,
 }
 
 /// The counts of a run.
@@ -189,6 +192,9 @@ impl Report {
         if let Some(more) = self.failures.len().checked_sub(FAILURES_SHOWN + 1) {
             let _ = writeln!(out, "… and {} more; all of them are in the report", more + 1);
         }
+        if let Some(weak) = self.confinement.as_ref().filter(|confinement| !confinement.is_complete()) {
+            let _ = writeln!(out, "the PDF reader was not fully confined: {weak}");
+        }
         out
     }
 }
@@ -252,6 +258,17 @@ mod tests {
             ["0.00 s", "59.0 s", "1 min 0 s", "2 h 10 min"]
         );
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn a_reader_that_is_not_confined_is_reported() {
+        let confinement =
+            r#"{ "landlock": { "missing": { "why": "this kernel does not have it" } }, "seccomp": "full" }"#;
+        let report = Report { confinement: Some(serde_json::from_str(confinement).unwrap()), ..Report::default() };
+        let line =
+            "the PDF reader was not fully confined: Landlock missing (this kernel does not have it), seccomp full";
+        assert_eq!(report.to_text().lines().last(), Some(line));
+        assert!(report.is_complete());
     }
 
     #[test]

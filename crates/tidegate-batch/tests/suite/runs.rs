@@ -40,6 +40,8 @@ fn every_page_is_asked_about_once_with_its_neighbours_and_lands_in_every_output(
             serde_json::from_slice(&fs::read(bench.out().join("report.json")).unwrap()).unwrap();
         assert_eq!(report_json["totals"]["done"], 5);
         assert_eq!(report_json["schema"], "tidegate.report/1");
+        assert_eq!(report_json["confinement"]["seccomp"], "full");
+        assert!(!report_json["confinement"]["landlock"].is_null());
     })
     .unwrap();
 }

@@ -1,26 +1,35 @@
 //! Fonts that a file uses but does not contain. The fourteen standard ones come with the library; Chinese, Japanese and
-//! Korean ones do not, and are looked for on this machine.
+//! Korean ones do not, and are read from a file that the parent has opened.
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
 
 use hayro::hayro_interpret::font::{FallbackFontQuery, FontData, FontQuery};
 use hayro::hayro_interpret::hayro_cmap::CidFamily;
 
+use crate::files;
 use crate::page::Warning;
 
 /// What people can install where none is found.
 const INSTALL: &str = "a Noto CJK font (Debian: fonts-noto-cjk)";
 
-/// Where distributions keep Noto Sans CJK: Debian and Ubuntu, Fedora, Arch, Alpine, a user of their own.
-const COLLECTIONS: [&str; 5] = [
-    "/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc",
-    "/usr/share/fonts/google-noto-sans-cjk-fonts/NotoSansCJK-Regular.ttc",
-    "/usr/share/fonts/noto-cjk/NotoSansCJK-Regular.ttc",
-    "/usr/share/fonts/noto/NotoSansCJK-Regular.ttc",
-    "/usr/local/share/fonts/NotoSansCJK-Regular.ttc",
-];
+/// A file of fonts for all four scripts, where one is installed; read when the first of them is needed.
+pub(super) struct Collection {
+    file: Option<File>,
+    /// `None`: it cannot be read.
+    data: OnceLock<Option<Arc<Vec<u8>>>>,
+}
+
+impl Collection {
+    pub(super) fn new(file: Option<File>) -> Collection {
+        Collection { file, data: OnceLock::new() }
+    }
+
+    fn data(&self) -> Option<FontData> {
+        let data = self.data.get_or_init(|| files::read_to_end(self.file.as_ref()?, usize::MAX).ok().map(Arc::new));
+        Some(Arc::clone(data.as_ref()?) as FontData)
+    }
+}
 
 /// A language that needs a font of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +53,17 @@ impl Script {
 }
 
 /// The data of a font, and its index where it is one of several in a file.
-pub(super) fn resolve(query: &FontQuery, mut note: impl FnMut(Warning)) -> Option<(FontData, u32)> {
+pub(super) fn resolve(
+    query: &FontQuery,
+    collection: &Collection,
+    mut note: impl FnMut(Warning),
+) -> Option<(FontData, u32)> {
     let fallback = match query {
         FontQuery::Standard(font) => return Some(font.get_font_data()),
         FontQuery::Fallback(fallback) => fallback,
     };
     if let Some(script) = script_of(fallback) {
-        if let Some(collection) = COLLECTIONS.iter().find_map(|path| fs::read(Path::new(path)).ok()) {
-            let data: FontData = Arc::new(collection);
+        if let Some(data) = collection.data() {
             return Some((data, script.index()));
         }
         let font = fallback.post_script_name.clone().unwrap_or_else(|| "without a name".to_owned());

@@ -1,6 +1,8 @@
-//! The child: bounds itself, opens the file, and answers until nobody asks any more. It trusts its parent and nothing else.
+//! The child: confines itself, reads the file that it was given, and answers until it is asked no more. It trusts its parent
+//! and nothing else.
 
 mod bounds;
+mod confinement;
 mod fonts;
 mod open;
 mod picture;
@@ -8,6 +10,7 @@ mod text;
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -17,7 +20,11 @@ use std::thread;
 
 use hayro::hayro_syntax::Pdf;
 
+use self::bounds::MemoryPeak;
+pub use self::confinement::{Confinement, Guard};
+use self::fonts::Collection;
 use crate::error::Fault;
+use crate::files;
 use crate::page::Warning;
 use crate::wire::{self, PictureHead, Reply, Request};
 
@@ -38,14 +45,21 @@ pub fn main_if_asked() {
         return;
     }
     // The main thread's stack is as large as the shell that started us happened to say.
-    let served = thread::Builder::new().name("pdf".to_owned()).stack_size(STACK_BYTES).spawn(serve).map(|it| it.join());
+    let reader = thread::Builder::new().name("pdf".to_owned()).stack_size(STACK_BYTES);
+    let memory = MemoryPeak::open();
+    // Before the thread is started: it inherits what holds this one.
+    let served = confinement::enter().and_then(|landlock| Ok(reader.spawn(|| serve(landlock, memory))?.join()));
     process::exit(match served {
         Ok(Ok(Ok(()))) => 0,
         Ok(Ok(Err(error))) => {
             eprintln!("{error}");
             1
         }
-        Ok(Err(_)) | Err(_) => 1,
+        Ok(Err(_)) => 1,
+        Err(error) => {
+            eprintln!("{error}");
+            1
+        }
     });
 }
 
@@ -54,26 +68,28 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-fn serve() -> io::Result<()> {
+fn serve(landlock: Guard, memory: MemoryPeak) -> io::Result<()> {
     panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
     let mut parent = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let Some((Request::Open { password, memory_bytes, cpu }, path)) = wire::read(&mut parent)? else {
+    let Some((document, font)) = files::receive(&parent)? else { return Ok(()) };
+    let Some((Request::Open { password, memory_bytes, cpu }, _)) = wire::read(&mut parent)? else {
         return Ok(());
     };
     bounds::set(memory_bytes, cpu)?;
-    let opened = panic::catch_unwind(|| open::open(path, password.as_deref(), memory_bytes));
+    let confinement = Confinement { landlock, seccomp: confinement::seal() };
+    let opened = panic::catch_unwind(|| open::open(&document, password.as_deref(), memory_bytes));
     let file = match opened {
         Ok(Ok(file)) => file,
         Ok(Err(refusal)) => return wire::write(&mut parent, &Reply::Refused(refusal), &[]),
         Err(payload) => return wire::write(&mut parent, &panicked(payload), &[]),
     };
-    wire::write(&mut parent, &file.reply(), &[])?;
-    answer(&file.pdf, &mut parent)
+    wire::write(&mut parent, &file.reply(confinement), &[])?;
+    answer(&file.pdf, font, &memory, &mut parent)
 }
 
-fn answer(pdf: &Pdf, parent: &mut UnixStream) -> io::Result<()> {
+fn answer(pdf: &Pdf, font: Option<File>, memory: &MemoryPeak, parent: &mut UnixStream) -> io::Result<()> {
     let mut texts = text::Texts::new();
-    let mut pictures = picture::Pictures::new();
+    let mut pictures = picture::Pictures::new(Collection::new(font));
     while let Some((request, _)) = wire::read::<Request>(parent)? {
         let Request::Page { number, text, picture_px } = request else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "opened twice"));
@@ -92,7 +108,7 @@ fn answer(pdf: &Pdf, parent: &mut UnixStream) -> io::Result<()> {
                 let (text, words) = text.unzip();
                 let (picture, png) = picture.unzip();
                 let (words, png) = (words.unwrap_or_default(), png.unwrap_or_default());
-                let memory_bytes = bounds::memory_peak_bytes();
+                let memory_bytes = memory.bytes();
                 let reply = Reply::Page { text, picture, warnings, memory_bytes };
                 wire::write(parent, &reply, &[words.as_bytes(), &png])?;
             }

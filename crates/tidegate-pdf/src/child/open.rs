@@ -1,28 +1,28 @@
 //! A file from its bytes to its pages.
 
-use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::io;
 
 use hayro::hayro_syntax::object::Dict;
 use hayro::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 
+use super::Confinement;
+use crate::files;
 use crate::page::Warning;
-use crate::wire::{Refusal, Reply, Stamp};
+use crate::wire::{Refusal, Reply};
 
 /// Where readers look for the header; some files have something before it.
 const HEADER_WITHIN: usize = 1024;
 
 pub(super) struct Opened {
-    stamp: Stamp,
     pub(super) pdf: Pdf,
 }
 
-pub(super) fn open(path: Vec<u8>, password: Option<&str>, memory_bytes: u64) -> Result<Opened, Refusal> {
-    let (stamp, bytes) = read(PathBuf::from(OsString::from_vec(path)), memory_bytes)?;
+pub(super) fn open(document: &File, password: Option<&str>, memory_bytes: u64) -> Result<Opened, Refusal> {
+    // One that has grown since its size was looked at is cut.
+    let bytes_max = usize::try_from(memory_bytes / 2).unwrap_or(usize::MAX);
+    let unreadable = |error: io::Error| Refusal::Unreadable { errno: error.raw_os_error(), message: error.to_string() };
+    let bytes = files::read_to_end(document, bytes_max).map_err(unreadable)?;
     if bytes.is_empty() {
         return Err(Refusal::Empty);
     }
@@ -42,40 +42,18 @@ pub(super) fn open(path: Vec<u8>, password: Option<&str>, memory_bytes: u64) -> 
     if pdf.pages().is_empty() {
         return Err(Refusal::Empty);
     }
-    Ok(Opened { stamp, pdf })
-}
-
-fn read(path: PathBuf, memory_bytes: u64) -> Result<(Stamp, Vec<u8>), Refusal> {
-    let unreadable = |error: io::Error| Refusal::Unreadable { errno: error.raw_os_error(), message: error.to_string() };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let about = file.metadata().map_err(unreadable)?;
-    if about.is_dir() {
-        return Err(unreadable(io::Error::from(rustix::io::Errno::ISDIR)));
-    }
-    // It may have to be opened again.
-    if !about.is_file() {
-        return Err(unreadable(io::Error::other("it is no regular file; save it to one first")));
-    }
-    // What is made of it needs room, too.
-    if about.len() > memory_bytes / 2 {
-        return Err(Refusal::Memory);
-    }
-    let mut bytes = Vec::with_capacity(about.len() as usize);
-    file.by_ref().take(memory_bytes / 2).read_to_end(&mut bytes).map_err(unreadable)?;
-    let modified_ns = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
-    let stamp = Stamp { device: about.dev(), inode: about.ino(), bytes: about.len(), modified_ns };
-    Ok((stamp, bytes))
+    Ok(Opened { pdf })
 }
 
 impl Opened {
-    pub(super) fn reply(&self) -> Reply {
+    pub(super) fn reply(&self, confinement: Confinement) -> Reply {
         let pages = u32::try_from(self.pdf.pages().len()).unwrap_or(u32::MAX);
         let warnings = match self.promised() {
             Some(promised) if promised > u64::from(pages) => vec![Warning::FewerPages { found: pages, promised }],
             _ => Vec::new(),
         };
         let title = self.pdf.metadata().title.as_deref().and_then(string).filter(|title| !title.trim().is_empty());
-        Reply::Opened { stamp: self.stamp, pages, title, warnings }
+        Reply::Opened { confinement, pages, title, warnings }
     }
 
     /// What the file says about its pages; good for a warning, and for nothing else.

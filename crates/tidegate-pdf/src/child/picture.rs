@@ -9,7 +9,8 @@ use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings, render};
 use png::{BitDepth, ColorType, Compression, Encoder};
 
-use super::{Drawn, fonts};
+use super::Drawn;
+use super::fonts::{self, Collection};
 use crate::error::Fault;
 use crate::page::{PICTURE_PX_MAX, Warning};
 use crate::wire::PictureHead;
@@ -29,7 +30,7 @@ pub(super) struct Pictures<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    pub(super) fn new() -> Pictures<'a> {
+    pub(super) fn new(collection: Collection) -> Pictures<'a> {
         let noted = Arc::new(Mutex::new(Vec::new()));
         let (sink, resolver) = (Arc::clone(&noted), Arc::clone(&noted));
         let settings = InterpreterSettings {
@@ -38,7 +39,9 @@ impl<'a> Pictures<'a> {
                 InterpreterWarning::ImageDecodeFailure => note(&sink, Warning::ImageUnusable),
                 _ => {}
             }),
-            font_resolver: Arc::new(move |query| fonts::resolve(query, |warning| note(&resolver, warning))),
+            font_resolver: Arc::new(move |query| {
+                fonts::resolve(query, &collection, |warning| note(&resolver, warning))
+            }),
             ..InterpreterSettings::default()
         };
         Pictures { cache: RenderCache::new(), cached: 0, settings, noted }

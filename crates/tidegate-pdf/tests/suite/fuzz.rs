@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flate2::read::ZlibDecoder;
-use tidegate_pdf::{Limits, OpenError, PageError, Want};
+use tidegate_pdf::{Fault, Limits, OpenError, PageError, Want};
 
 use crate::support::{file, reader, run, sample};
 
@@ -52,7 +52,7 @@ async fn read(path: PathBuf, round: u64) -> Vec<&'static str> {
         Err(OpenError::Empty { .. }) => return vec!["empty"],
         Err(OpenError::Encrypted { .. }) => return vec!["encrypted"],
         Err(OpenError::Broken { .. }) => return vec!["broken"],
-        Err(OpenError::Failed { .. }) => return vec!["failed to open"],
+        Err(OpenError::Failed { fault, .. }) if fault != Fault::Forbidden => return vec!["failed to open"],
         Err(error) => panic!("round {round}: {error}"),
     };
     let mut outcomes = Vec::new();
@@ -62,9 +62,11 @@ async fn read(path: PathBuf, round: u64) -> Vec<&'static str> {
                 assert!(page.text.is_some() && page.picture.is_some(), "round {round}");
                 "page read"
             }
-            Err(PageError::Failed { .. }) => "page failed",
+            Err(PageError::Failed { fault, .. }) if fault != Fault::Forbidden => "page failed",
             Err(PageError::DocumentTime { .. }) => "time used up",
-            Err(PageError::Reopen { source: OpenError::Failed { .. }, .. }) => "failed to open again",
+            Err(PageError::Reopen { source: OpenError::Failed { fault, .. }, .. }) if fault != Fault::Forbidden => {
+                "failed to open again"
+            }
             Err(error) => panic!("round {round}: {error}"),
         });
     }

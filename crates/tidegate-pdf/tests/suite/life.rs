@@ -35,11 +35,7 @@ fn a_child_cannot_take_more_than_it_was_given() {
     run(async move {
         // A number that no other test uses.
         let document = reader().limits(limits_with(333)).open(sample("tides.pdf")).await.unwrap();
-        let ours = children(std::process::id())
-            .into_iter()
-            .map(limits_of)
-            .find(|it| it.contains(&(333_u64 << 20).to_string()))
-            .unwrap();
+        let ours = limits_of(child_with(333));
         let row = |name: &str| {
             let row = ours.lines().find(|line| line.starts_with(name)).unwrap();
             row[name.len()..].split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>()
@@ -49,17 +45,26 @@ fn a_child_cannot_take_more_than_it_was_given() {
         assert_eq!(row("Max cpu time"), ["4322", "4322"]);
         assert_eq!(row("Max file size"), ["0", "0"]);
         assert_eq!(row("Max core file size"), ["0", "0"]);
+        assert_eq!(row("Max open files"), ["0", "0"]);
+        assert_eq!(row("Max processes"), ["0", "0"]);
         drop(document);
     });
 }
 
 /// A limit by which a test's own child can be told from those of the others.
-fn limits_with(megabytes: u64) -> tidegate_pdf::Limits {
+pub(crate) fn limits_with(megabytes: u64) -> tidegate_pdf::Limits {
     tidegate_pdf::Limits {
         memory_bytes: megabytes << 20,
         document_time: Duration::from_secs(4321),
         ..tidegate_pdf::Limits::default()
     }
+}
+
+/// The child that was started with [`limits_with`] this number.
+pub(crate) fn child_with(megabytes: u64) -> u32 {
+    let bytes = (megabytes << 20).to_string();
+    let mut children = children(std::process::id()).into_iter();
+    children.find(|&pid| limits_of(pid).contains(&bytes)).unwrap()
 }
 
 #[test]
@@ -158,9 +163,7 @@ fn a_program_that_forgets_to_ask_does_not_start_itself_without_end() {
 fn a_child_knows_nothing_of_keys_and_passwords() {
     run(async move {
         let document = reader().limits(limits_with(334)).open(sample("tides.pdf")).await.unwrap();
-        let ours =
-            children(std::process::id()).into_iter().find(|&pid| limits_of(pid).contains(&(334_u64 << 20).to_string()));
-        let environment = fs::read(format!("/proc/{}/environ", ours.unwrap())).unwrap();
+        let environment = fs::read(format!("/proc/{}/environ", child_with(334))).unwrap();
         let mut names: Vec<&[u8]> =
             environment.split(|&byte| byte == 0).filter_map(|it| it.split(|&byte| byte == b'=').next()).collect();
         names.retain(|name| !name.is_empty() && *name != b"LD_LIBRARY_PATH");

@@ -1,5 +1,6 @@
 //! Documents that are well, documents that are not, and documents that are made to do harm.
 
+mod confined;
 mod evil;
 mod fonts;
 mod fuzz;
