@@ -22,7 +22,7 @@ const TRY_FIRST: &str =
 
 /// Floods of I/O-bound work through limits that hold
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, long_version = LONG_VERSION, disable_help_subcommand = true)]
+#[command(name = "tidegate", bin_name = "tidegate", version, long_version = LONG_VERSION, disable_help_subcommand = true)]
 #[command(
     after_help = format!("Try it:\n  {TRY_FIRST}\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
                   Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \

@@ -16,6 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatc
 use toml::{Table, Value};
 
 use crate::args::Args;
+use crate::terminal;
 
 /// Looked for in the current directory, then in the user's configuration directory.
 const FILE: &str = "tidegate.toml";
@@ -25,18 +26,16 @@ const FILE: &str = "tidegate.toml";
 pub(crate) fn parse() -> anyhow::Result<Args> {
     let words: Vec<OsString> = env::args_os().collect();
     let command = with_environment(Args::command(), true);
-    let matches = command.clone().get_matches_from(&words);
+    let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| terminal::leave(&error, ""));
     let Some(file) = File::find(matches.get_one::<PathBuf>("config"))? else {
-        return Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()));
+        return Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| terminal::leave(&error, "")));
     };
     file.check(&command)?;
     let words = file.complete(&command, &matches, words);
-    let matches = command.try_get_matches_from(words).unwrap_or_else(|error| {
-        let _ = error.print();
-        eprintln!("\nsome options came from {}", file.path.display());
-        std::process::exit(error.exit_code());
-    });
-    Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+    let matches = command
+        .try_get_matches_from(words)
+        .unwrap_or_else(|error| terminal::leave(&error, &format!("some options came from {}", file.path.display())));
+    Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| terminal::leave(&error, "")))
 }
 
 /// Gives every option its variable: `--rpm` is `TIDEGATE_RPM`. Hidden in the help, where forty of them would drown the rest.
@@ -46,7 +45,7 @@ fn with_environment(command: Command, top: bool) -> Command {
         Some("help" | "version") | None => arg,
         Some(long) => {
             let name = format!("TIDEGATE_{}", long.replace('-', "_").to_uppercase());
-            arg.env(name).hide_env(!top)
+            arg.env(name).hide_env(!top).hide_env_values(true)
         }
     });
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();

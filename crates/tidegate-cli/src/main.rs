@@ -1,9 +1,11 @@
 //! The binary `tidegate`. Text first (`args.rs` and the `Args` of each command), then meaning (a `Config`, checked before
-//! anything happens), then effects. A command is a file under `command/`; what it writes goes through `output.rs`.
+//! anything happens), then effects. A command is a file under `command/`; what it writes goes through `terminal/`.
 //!
 //! Exit codes: 0 done, 1 some items failed, 2 could not run. A reader that goes away early (`| head`) is no failure.
 
 #![forbid(unsafe_code)]
+// Whatever is printed goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod broker;
@@ -12,6 +14,7 @@ mod config;
 mod output;
 mod progress;
 mod span;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -27,12 +30,13 @@ fn main() -> ExitCode {
     // PDFs are read in a child, which is this program started once more.
     #[cfg(feature = "pdf")]
     tidegate_pdf::child::main_if_asked();
+    terminal::install_hooks();
     match config::parse().and_then(|args| command::run(args.command)) {
         Ok(Done::All) => ExitCode::SUCCESS,
         Ok(Done::SomeFailed) => ExitCode::from(EXIT_SOME_FAILED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tidegate: {error:#}");
+            terminal::say(format!("tidegate: {error:#}"));
             ExitCode::from(EXIT_UNABLE)
         }
     }

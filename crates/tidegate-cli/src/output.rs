@@ -1,10 +1,12 @@
 //! Where a command's result goes.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
+
+use crate::terminal;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Output {
@@ -22,18 +24,28 @@ impl Output {
         }
     }
 
-    pub(crate) fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
+    /// Writes text, escaped where it goes to the terminal.
+    pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
         match self {
-            Output::Terminal => {
-                let mut out = io::stdout().lock();
-                out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to standard output")
-            }
-            Output::File(path) => fs::write(path, bytes).map_err(|error| {
-                let path = path.display();
-                anyhow!("cannot write {path}: {error}; choose another --out, or leave it away to print the result")
-            }),
+            Output::Terminal => terminal::print(text),
+            Output::File(path) => to_file(path, text),
         }
     }
+
+    /// Writes JSON, which stays JSON.
+    pub(crate) fn write_json(&self, json: &str) -> anyhow::Result<()> {
+        match self {
+            Output::Terminal => terminal::print_json(json),
+            Output::File(path) => to_file(path, json),
+        }
+    }
+}
+
+fn to_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).map_err(|error| {
+        let path = path.display();
+        anyhow!("cannot write {path}: {error}; choose another --out, or leave it away to print the result")
+    })
 }
 
 /// The reader has gone, as in `tidegate … | head`.

@@ -5,8 +5,8 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use tidegate_loop::LoopHandle;
 use tidegate_loop::signal::{Signal, SignalKind, signal};
+use tidegate_loop::{LoopHandle, TaskDump};
 
 use crate::master::{MasterHandle, Stop};
 
@@ -24,7 +24,15 @@ impl Signals {
     /// # Errors
     /// When the system refuses.
     pub fn listen() -> io::Result<Signals> {
-        LoopHandle::current().dump_on_signal(SignalKind::USER1.as_raw(), |dump| eprintln!("{dump}"))?;
+        Signals::listen_and_dump(|dump| eprintln!("{dump}"))
+    }
+
+    /// Listens from now on, on the running loop. Task dumps go to `dump`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn listen_and_dump(dump: impl Fn(&TaskDump) + 'static) -> io::Result<Signals> {
+        LoopHandle::current().dump_on_signal(SignalKind::USER1.as_raw(), dump)?;
         Ok(Signals {
             terminate: signal(SignalKind::TERMINATE)?,
             interrupt: signal(SignalKind::INTERRUPT)?,

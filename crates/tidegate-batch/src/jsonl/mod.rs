@@ -90,6 +90,7 @@ pub struct Batch {
     waiting_max: usize,
     grace: Duration,
     stop: Stop,
+    stdout: results::WriteStdout,
 }
 
 /// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
@@ -111,7 +112,15 @@ impl Batch {
             waiting_max: WAITING_MAX,
             grace: GRACE,
             stop: Stop::default(),
+            stdout: results::write_stdout,
         }
+    }
+
+    /// Writes results that go to standard output with `write`, which gets whole lines. By default they are written as they
+    /// are; a program whose standard output is a terminal escapes them there.
+    pub fn stdout(mut self, write: fn(&[u8]) -> std::io::Result<()>) -> Batch {
+        self.stdout = write;
+        self
     }
 
     /// What to do with the results of a run before.

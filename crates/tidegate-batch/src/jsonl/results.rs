@@ -82,10 +82,20 @@ impl Known {
     }
 }
 
+/// Writes whole lines to standard output.
+pub(super) type WriteStdout = fn(&[u8]) -> io::Result<()>;
+
+/// Writes lines to standard output as they are.
+pub(super) fn write_stdout(lines: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(lines)?;
+    out.flush()
+}
+
 /// A result file, locked, at its end.
 #[derive(Debug)]
 pub(super) enum Sink {
-    Stdout,
+    Stdout(WriteStdout),
     File(File),
     /// A pipe or a device: it can be neither read back nor synced.
     Stream(File),
@@ -95,11 +105,7 @@ impl Sink {
     /// Writes, and returns once it is on the disk.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(lines)?;
-                out.flush()
-            }
+            Sink::Stdout(write) => write(lines),
             Sink::File(file) => {
                 file.write_all(lines)?;
                 file.sync_data()
@@ -109,8 +115,8 @@ impl Sink {
     }
 }
 
-pub(super) fn open(output: &Output, earlier: Earlier) -> Result<(Sink, Known), ResultsError> {
-    let Output::File(path) = output else { return Ok((Sink::Stdout, Known::default())) };
+pub(super) fn open(output: &Output, earlier: Earlier, stdout: WriteStdout) -> Result<(Sink, Known), ResultsError> {
+    let Output::File(path) = output else { return Ok((Sink::Stdout(stdout), Known::default())) };
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         let stream = OpenOptions::new().append(true).open(path)?;
         return Ok((Sink::Stream(stream), Known::default()));
@@ -225,7 +231,7 @@ mod tests {
         }
 
         fn open(&self, earlier: Earlier) -> Result<(Sink, Known), ResultsError> {
-            open(&Output::File(self.path()), earlier)
+            open(&Output::File(self.path()), earlier, write_stdout)
         }
 
         fn text(&self) -> String {

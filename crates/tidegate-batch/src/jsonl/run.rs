@@ -67,7 +67,7 @@ impl Run {
 }
 
 pub(super) async fn run(batch: Batch, caller: &Caller, watch: Watch) -> Result<Summary, BatchError> {
-    let Batch { input, output, earlier, bad_lines, model, waiting_max, grace, stop } = batch;
+    let Batch { input, output, earlier, bad_lines, model, waiting_max, grace, stop, stdout } = batch;
     let total = match (&input, bad_lines) {
         (Input::File(path), BadLines::Stop) => {
             let path = path.clone();
@@ -82,7 +82,7 @@ pub(super) async fn run(batch: Batch, caller: &Caller, watch: Watch) -> Result<S
     };
     let opened = {
         let output = output.clone();
-        to_thread(move || results::open(&output, earlier)).await.unwrap_or_else(|error| Err(gone(&error)))
+        to_thread(move || results::open(&output, earlier, stdout)).await.unwrap_or_else(|error| Err(gone(&error)))
     };
     let (sink, known) = opened.map_err(|error| BatchError::Output { output: output.clone(), error })?;
 

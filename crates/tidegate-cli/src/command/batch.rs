@@ -1,7 +1,6 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use super::Done;
 use super::limits::{LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use crate::progress::{self, ProgressArg, Reporter, Run, Scene, Unit};
+use crate::terminal;
 
 /// A server closes connections by itself before that.
 const KEPT_IDLE: Duration = Duration::from_secs(60);
@@ -133,8 +133,11 @@ impl TryFrom<Args> for Config {
             _ => Earlier::Keep,
         };
         let bad_lines = if args.skip_bad_lines { BadLines::Skip } else { BadLines::Stop };
-        let batch =
-            Batch::new(input, output.clone()).earlier(earlier).bad_lines(bad_lines).model(args.server.model.clone());
+        let batch = Batch::new(input, output.clone())
+            .stdout(terminal::send_json)
+            .earlier(earlier)
+            .bad_lines(bad_lines)
+            .model(args.server.model.clone());
         Ok(Config {
             batch,
             quotas,
@@ -143,7 +146,7 @@ impl TryFrom<Args> for Config {
             connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
             // Where results go to the terminal, nothing can be drawn in place.
             progress: match (&output, args.progress) {
-                (Output::Stdout, ProgressArg::Auto) if io::stdout().is_terminal() => ProgressArg::Plain,
+                (Output::Stdout, ProgressArg::Auto) if terminal::out_is_terminal() => ProgressArg::Plain,
                 (_, progress) => progress,
             },
             output,
@@ -331,17 +334,20 @@ fn conclude(
     } else {
         String::new()
     };
-    match output {
-        Output::File(_) => crate::output::Output::Terminal.write(said.as_bytes())?,
-        _ => eprint!("{said}"),
+    match (output, json) {
+        (_, _) if said.is_empty() => {}
+        (Output::File(_), true) => terminal::print_json(&said)?,
+        (Output::File(_), false) => terminal::print(&said)?,
+        (_, true) => terminal::say_json(said.trim_end()),
+        (_, false) => terminal::say(said.trim_end()),
     }
     if let Some(reason) = &ended {
         if *answered + *already == 0 && !matches!(ended_early, Some(EndedEarly::Stopped)) {
             bail!("{reason}");
         }
-        eprintln!(
+        terminal::say(format!(
             "tidegate: ended early: {reason}\nwhat was answered is kept; run the same command again for the rest"
-        );
+        ));
     }
     let complete = ended.is_none() && *failed + *already_failed + *skipped == 0;
     Ok(if complete { Done::All } else { Done::SomeFailed })

@@ -3,7 +3,7 @@
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::output::Output;
+use crate::terminal;
 
 /// Print a completion script for your shell
 #[derive(Debug, clap::Args)]
@@ -20,5 +20,5 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::args::Args::command(), "tidegate", &mut script);
-    Output::Terminal.write(&script)
+    terminal::print(&String::from_utf8(script)?)
 }

@@ -22,8 +22,8 @@ use super::limits::{LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use super::{Done, EXPLAIN_QUEUE};
 use crate::broker::{BrokerUrl, Kind, failed};
-use crate::output::Output;
 use crate::progress::{ProgressArg, Reporter};
+use crate::terminal;
 
 /// What a run keeps for the next one, in the folder of its outputs.
 const STATE: &str = ".tidegate";
@@ -293,7 +293,7 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
     match outcome {
         Ok(report) => Ok(report),
         Err(ExplainError::Report { path, source, report }) => {
-            eprintln!("tidegate: the report {} cannot be written: {source}", path.display());
+            terminal::say(format!("tidegate: the report {} cannot be written: {source}", path.display()));
             Ok(*report)
         }
         Err(error) => Err(error.into()),
@@ -371,19 +371,19 @@ fn conclude(report: &Report, reporter: &Reporter, json: bool) -> anyhow::Result<
     if json {
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
-        Output::Terminal.write(text.as_bytes())?;
+        terminal::print_json(&text)?;
     } else {
-        Output::Terminal.write(report.to_text().as_bytes())?;
+        terminal::print(&report.to_text())?;
     }
     let totals = &report.totals;
     if let Some(reason) = &report.stopped {
         if totals.done == 0 {
             bail!("{reason}");
         }
-        eprintln!(
+        terminal::say(format!(
             "tidegate: stopped: {reason}\n{} of {} pages are explained and kept; run the same command again for the rest",
             totals.done, totals.pages
-        );
+        ));
     }
     if totals.files_failed == totals.files && totals.done == 0 && totals.pages == 0 {
         let file = report.files.iter().find_map(|file| file.error.as_deref()).unwrap_or("nothing could be read");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::terminal;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use tidegate_batch::{GLOBAL_CONCURRENCY, Quotas, WindowKind};
@@ -183,7 +184,7 @@ impl SharedArgs {
         match gate.agree(REDIS_PATIENCE).await {
             Ok(()) => Ok(gate),
             Err(AgreeError::Connect(error)) if error.is_temporary() && self.limits_lost.0 != OnLoss::Stop => {
-                eprintln!("tidegate: {error}; going on with the local share until it is there");
+                terminal::say(format!("tidegate: {error}; going on with the local share until it is there"));
                 Ok(gate)
             }
             Err(error @ AgreeError::OtherLimits { .. }) => bail!("{error} (--limits-name)"),

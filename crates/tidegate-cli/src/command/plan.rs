@@ -11,7 +11,7 @@ use tidegate_rehearsal::Latency;
 use super::limits::LimitArgs;
 use super::plan_chart;
 use super::plan_pdf::PdfArgs;
-use crate::output::Output;
+use crate::terminal;
 
 /// Plan a job: how long, how many tokens, at what price, and which limit it waits for
 ///
@@ -94,11 +94,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
         job = job.prices(Prices { input, output });
     }
     let plan = job.run()?;
-    let shown = match args.json {
-        true => serde_json::to_string_pretty(&plan)? + "\n",
-        false => describe(&plan),
-    };
-    Output::Terminal.write(shown.as_bytes())?;
+    match args.json {
+        true => terminal::print_json(&(serde_json::to_string_pretty(&plan)? + "\n"))?,
+        false => terminal::print(&describe(&plan))?,
+    }
     Ok(if plan.too_large > 0 { super::Done::SomeFailed } else { super::Done::All })
 }
 

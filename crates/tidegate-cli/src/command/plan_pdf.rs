@@ -9,6 +9,7 @@ use tidegate_batch::{Size, find_pdfs, tokens_of_text};
 use tidegate_pdf::{Reader, Want};
 
 use super::plan::{ANSWER_TOKENS, part};
+use crate::terminal;
 
 /// What a prompt and its framing cost beside the page.
 const PROMPT_TOKENS: u64 = 120;
@@ -81,7 +82,7 @@ impl PdfArgs {
             }
         }
         for error in &broken {
-            eprintln!("tidegate: {error:#}; left out");
+            terminal::say(format!("tidegate: {error:#}; left out"));
         }
         let at_once = self.file_concurrency.0.unwrap_or(largest.file_concurrency());
         Ok((parts, at_once as usize))

@@ -1,6 +1,5 @@
 //! `tidegate provider`: a strict local LLM server to rehearse against.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{EventLoop, Runner, When, sleep, spawn, wait};
 use tidegate_rehearsal::{Counting, Faults, Handle, Latency, Limit, Refusals, Server, Window};
 
-use crate::output::Output;
+use crate::terminal;
 
 /// How often the line in the terminal is written anew.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -149,13 +148,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             .collect::<Result<Vec<_>, _>>()
             .context("cannot listen for Ctrl-C")?;
         let server = builder.start().await?;
-        Output::Terminal.write(greeting(&server).as_bytes())?;
-        let drawn = std::io::stderr().is_terminal();
+        terminal::print(&greeting(&server))?;
+        let drawn = terminal::err_is_terminal();
         if drawn {
             let watched = server.clone();
             ends.push(spawn(async move {
                 loop {
-                    draw(&watched);
+                    terminal::redraw(watched.stats());
                     sleep(REDRAW).await;
                 }
             }));
@@ -163,9 +162,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         wait(&ends, When::FirstCompleted, None).await.map_err(|_| anyhow!("there is nothing to wait for"))?;
         server.stop().await;
         if drawn {
-            eprintln!("\r\x1b[2Kstopping: answers that are on their way are finished");
+            terminal::redraw("stopping: answers that are on their way are finished");
+            terminal::say("");
         }
-        Output::Terminal.write(format!("{}\n", server.stats()).as_bytes())
+        terminal::print(&format!("{}\n", server.stats()))
     });
     served.map_err(|error| anyhow!("the server did not run: {error}"))?
 }
@@ -177,11 +177,4 @@ fn greeting(server: &Handle) -> String {
          {base}/v1/chat/completions -d '{{\"model\":\"any\",\"messages\":[{{\"role\":\"user\",\"content\":\"Why do tides \
          turn?\"}}]}}'\n\nCtrl-C stops it.\n"
     )
-}
-
-/// A reader that has gone is no reason to stop.
-fn draw(server: &Handle) {
-    let mut err = std::io::stderr().lock();
-    let _ = write!(err, "\r\x1b[2K{}", server.stats());
-    let _ = err.flush();
 }

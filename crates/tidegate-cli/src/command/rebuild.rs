@@ -9,7 +9,7 @@ use tidegate_batch::{Rebuild, find_json};
 use tidegate_pdf::Reader;
 
 use super::{Done, pages};
-use crate::output::Output;
+use crate::terminal;
 
 /// Make Markdown and HTML again from JSON, without asking anybody
 ///
@@ -63,9 +63,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
                 let page = files.outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
                 let page = page.map(|path| path.display().to_string()).unwrap_or_default();
                 let note = files.pdf.as_ref().err().map(|why| format!(" (no pictures: {why})")).unwrap_or_default();
-                eprintln!("{name}: {}, {page}{note}", pages(files.pages));
+                terminal::say(format!("{name}: {}, {page}{note}", pages(files.pages)));
             }
-            Err(error) => eprintln!("{name}: {error}"),
+            Err(error) => terminal::say(format!("{name}: {error}")),
         }
     }))
     .map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -81,9 +81,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
                 Err(error) => json!({"json": rebuilt.json, "error": error.to_string()}),
             })
             .collect();
-        Output::Terminal.write(format!("{}\n", serde_json::to_string_pretty(&lines)?).as_bytes())?;
+        terminal::print_json(&format!("{}\n", serde_json::to_string_pretty(&lines)?))?;
     } else {
-        Output::Terminal.write(format!("{} of {} files made again\n", done.len() - failed, done.len()).as_bytes())?;
+        terminal::print(&format!("{} of {} files made again\n", done.len() - failed, done.len()))?;
     }
     Ok(if failed == 0 { Done::All } else { Done::SomeFailed })
 }

@@ -1,6 +1,5 @@
 //! `tidegate result`: what became of a task.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -9,8 +8,8 @@ use tidegate_worker::{TaskId, TaskResult, TaskState};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
-use crate::output::Output;
 use crate::span::span;
+use crate::terminal;
 
 /// Show what became of a task
 ///
@@ -55,9 +54,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
         };
         broker.close().await.map_err(failed)?;
         let Some(result) = result else {
-            eprintln!(
+            terminal::say(format!(
                 "tidegate: nothing is known of task {id}: it has not ended, never was, or its result is over; --wait waits for it"
-            );
+            ));
             return Ok(Done::SomeFailed);
         };
         show(&result, json)
@@ -68,18 +67,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
 pub(crate) fn show(result: &TaskResult, json: bool) -> anyhow::Result<Done> {
     let line = if json { serde_json::to_string(result)? } else { result.value.to_string() };
     if json || result.state == TaskState::Succeeded {
-        Output::Terminal.write(format!("{line}\n").as_bytes())?;
+        terminal::print_json(&format!("{line}\n"))?;
     }
     if result.state == TaskState::Succeeded {
         return Ok(Done::All);
     }
     if !json {
-        let mut out = std::io::stderr().lock();
-        writeln!(out, "tidegate: task {}: {}", result.id, result.state.as_str())?;
+        terminal::say(format!("tidegate: task {}: {}", result.id, result.state.as_str()));
         if let Some(error) = &result.error {
-            writeln!(out, "{}: {}", error.kind, error.message)?;
+            terminal::say(format!("{}: {}", error.kind, error.message));
             if let Some(traceback) = &error.traceback {
-                writeln!(out, "{}", traceback.trim_end())?;
+                terminal::say(traceback.trim_end());
             }
         }
     }

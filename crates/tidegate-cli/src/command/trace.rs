@@ -10,6 +10,7 @@ use tidegate_loop::trace::Trace;
 use tidegate_loop::trace::examples::{self, Example, Setting};
 
 use crate::output::Output;
+use crate::terminal;
 
 /// Run a small program and show what the event loop did, tick by tick
 ///
@@ -107,13 +108,17 @@ impl TryFrom<Args> for Config {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match Config::try_from(args)? {
-        Config::List => Output::Terminal.write(list().as_bytes()),
+        Config::List => terminal::print(&list()),
         Config::Run { example, setting, format, code, output } => {
             let trace =
                 example.record(&setting).map_err(|error| anyhow::anyhow!("the example did not run: {error}"))?;
-            output.write(render(&trace, example, format, code).as_bytes())?;
+            let shown = render(&trace, example, format, code);
+            match format {
+                Format::Chrome => output.write_json(&shown)?,
+                Format::Text | Format::Html => output.write(&shown)?,
+            }
             if let Output::File(path) = &output {
-                eprintln!("{} is written; {}", path.display(), what_next(format));
+                terminal::say(format!("{} is written; {}", path.display(), what_next(format)));
             }
             Ok(())
         }

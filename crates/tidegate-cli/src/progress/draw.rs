@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::figures::{count, cut, pad, printable, time, width};
+use super::figures::{count, cut, pad, time, width};
 use super::scene::{Blocker, File, Gauge, Scene, State};
+use crate::terminal::escape;
 
 /// The room there is, in columns and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ impl Line {
     }
 
     fn push(&mut self, text: &str, paint: Paint) -> &mut Line {
-        let shown = cut(&printable(text), self.left());
+        let shown = cut(&escape::line(text), self.left());
         self.columns += width(&shown);
         match (paint, self.style.color) {
             (Paint::Plain, _) | (_, false) => self.text.push_str(&shown),
@@ -158,7 +159,7 @@ fn files(scene: &Scene, room: usize, size: Size, style: Style) -> Vec<String> {
         scene.files.iter().filter(|file| matches!(file.state, State::Running | State::Writing)).collect();
     let hidden = active.len() < scene.files.len() || active.len() > room;
     let shown = if hidden { active.len().min(room - 1) } else { active.len() };
-    let name = active.iter().take(shown).map(|file| width(&file.name)).max().unwrap_or(0).min(NAME_MAX);
+    let name = active.iter().take(shown).map(|file| width(&escape::line(&file.name))).max().unwrap_or(0).min(NAME_MAX);
     let mut lines: Vec<String> = active.iter().take(shown).map(|it| file(it, name, size, style)).collect();
     if hidden {
         lines.push(others(scene, active.len() - shown, size, style));
@@ -174,7 +175,7 @@ fn file(file: &File, name: usize, size: Size, style: Style) -> String {
         _ => tail += "  reading",
     }
     let mut line = Line::new(size, style);
-    line.push("  ", Paint::Plain).push(&pad(&file.name, name), Paint::Plain).push("  ", Paint::Plain);
+    line.push("  ", Paint::Plain).push(&pad(&escape::line(&file.name), name), Paint::Plain).push("  ", Paint::Plain);
     let bar = line.left().saturating_sub(width(&tail) + 12).min(BAR_MAX / 2);
     if bar >= BAR_MIN {
         let parts = [(file.done, Paint::Good), (file.skipped, Paint::Warn), (file.failed, Paint::Bad)];
@@ -207,7 +208,7 @@ fn others(scene: &Scene, running: usize, size: Size, style: Style) -> String {
 
 /// Limits, as many a line as fit.
 fn gauges(scene: &Scene, size: Size, style: Style) -> Vec<String> {
-    let name = scene.gauges.iter().map(|gauge| width(&gauge.name)).max().unwrap_or(0).min(16);
+    let name = scene.gauges.iter().map(|gauge| width(&escape::line(&gauge.name))).max().unwrap_or(0).min(16);
     let figures: Vec<String> = scene.gauges.iter().map(figure).collect();
     let figure = figures.iter().map(|text| width(text)).max().unwrap_or(0);
     let cell = 2 + name + 1 + GAUGE_BAR + 1 + figure;
@@ -217,7 +218,9 @@ fn gauges(scene: &Scene, size: Size, style: Style) -> Vec<String> {
         let mut line = Line::new(size, style);
         for (gauge, text) in gauges.iter().zip(figures) {
             let paint = fullness(gauge);
-            line.push("  ", Paint::Plain).push(&pad(&gauge.name, name), Paint::Dim).push(" ", Paint::Plain);
+            line.push("  ", Paint::Plain)
+                .push(&pad(&escape::line(&gauge.name), name), Paint::Dim)
+                .push(" ", Paint::Plain);
             line.bar(GAUGE_BAR, &[(gauge.used.min(gauge.amount), paint)], gauge.amount);
             line.push(" ", Paint::Plain).push(&pad(text, figure), paint);
         }

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
 
 use super::scene::{File, Scene, State, Unit};
-use super::{Reporter, Run, Way, gauges, printable, queue, write_line};
+use super::{Reporter, Run, Way, gauges, queue};
+use crate::terminal::{self, escape};
 
 impl Reporter {
     /// Something has happened in a run that explains files.
@@ -15,7 +16,7 @@ impl Reporter {
     /// Writes the last line of a run: what to do next. With `--progress json` there is none: `progress` is the last event.
     pub(crate) fn hint(&self, line: &str) {
         match &*self.way {
-            Way::Display(_) | Way::Lines => write_line(&printable(line)),
+            Way::Display(_) | Way::Lines => terminal::say(escape::line(line)),
             Way::Json | Way::Nothing => {}
         }
     }

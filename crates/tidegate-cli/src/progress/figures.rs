@@ -24,11 +24,6 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// Without what would move the cursor or change the terminal: names and what servers say may contain anything.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 /// How many columns it takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()

@@ -16,7 +16,6 @@ mod scene;
 mod screen;
 
 use std::cell::RefCell;
-use std::io::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,10 +24,11 @@ use serde_json::Value;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
-use figures::printable;
 pub(crate) use live::{gauges, queue};
 pub(crate) use scene::{Scene, Unit};
 use screen::{Screen, size};
+
+use crate::terminal::{self, escape};
 
 /// How often each is written.
 const DRAW_EVERY: Duration = Duration::from_millis(125);
@@ -92,10 +92,10 @@ impl Reporter {
             }
             Way::Lines => {
                 if let Some(line) = line() {
-                    write_line(&printable(&line));
+                    terminal::say(escape::line(&line));
                 }
             }
-            Way::Json => write_line(&json()),
+            Way::Json => terminal::say_json(&json()),
             Way::Nothing => {}
         }
     }
@@ -104,8 +104,8 @@ impl Reporter {
     pub(crate) fn say(&self, line: &str) {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().say(line),
-            Way::Json => write_line(&json::message(line)),
-            Way::Lines | Way::Nothing => write_line(line),
+            Way::Json => terminal::say_json(&json::message(line)),
+            Way::Lines | Way::Nothing => terminal::say(line),
         }
     }
 
@@ -150,8 +150,8 @@ impl Reporter {
     fn progress(&self, run: &dyn Run) {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().redraw(),
-            Way::Lines => write_line(&lines::progress(&run.scene())),
-            Way::Json => write_line(&run.json().to_string()),
+            Way::Lines => terminal::say(escape::line(&lines::progress(&run.scene()))),
+            Way::Json => terminal::say_json(&run.json().to_string()),
             Way::Nothing => {}
         }
     }
@@ -206,7 +206,7 @@ impl Display {
     }
 
     fn say(&mut self, line: &str) {
-        self.screen.say(&printable(line), size());
+        self.screen.say(&escape::line(line), size());
         self.redraw();
     }
 
@@ -214,9 +214,4 @@ impl Display {
         self.run = None;
         self.screen.clear(size());
     }
-}
-
-/// A reader that has gone is no reason to stop working.
-fn write_line(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

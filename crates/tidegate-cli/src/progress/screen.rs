@@ -3,16 +3,17 @@
 //! The cursor is always at the beginning of the line below the display, so that whatever ends the process, even kill -9,
 //! leaves a terminal that can be used. Nothing is switched on that would have to be switched off again.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::Write;
 
 use super::draw::{Size, Style};
 use super::figures::width;
+use crate::terminal::{self, Drawing};
 
 /// What a terminal is taken for that does not say how large it is.
 const SIZE: Size = Size { columns: 80, rows: 24 };
 
 /// Draws on standard error.
-pub(crate) struct Screen<W = io::Stderr> {
+pub(crate) struct Screen<W = Drawing> {
     out: W,
     /// How wide each line is that is on the screen now.
     drawn: Vec<usize>,
@@ -20,7 +21,7 @@ pub(crate) struct Screen<W = io::Stderr> {
 
 impl Screen {
     pub(crate) fn new() -> Screen {
-        Screen { out: io::stderr(), drawn: Vec::new() }
+        Screen { out: Drawing, drawn: Vec::new() }
     }
 }
 
@@ -83,9 +84,9 @@ fn visible(line: &str) -> usize {
 
 /// How large the terminal is now.
 pub(crate) fn size() -> Size {
-    match terminal_size::terminal_size_of(io::stderr()) {
-        Some((columns, rows)) if columns.0 > 0 && rows.0 > 0 => {
-            Size { columns: usize::from(columns.0), rows: usize::from(rows.0) }
+    match terminal::err_size() {
+        Some((columns, rows)) if columns > 0 && rows > 0 => {
+            Size { columns: usize::from(columns), rows: usize::from(rows) }
         }
         _ => SIZE,
     }
@@ -95,7 +96,7 @@ pub(crate) fn size() -> Size {
 pub(crate) fn style() -> Option<Style> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let term = variable("TERM");
-    if !io::stderr().is_terminal() || term.is_empty() || term == "dumb" {
+    if !terminal::err_is_terminal() || term.is_empty() || term == "dumb" {
         return None;
     }
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(variable).into_iter().find(|it| !it.is_empty()).unwrap_or_default();

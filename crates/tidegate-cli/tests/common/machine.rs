@@ -33,6 +33,7 @@ pub(crate) fn judge(margin: Duration, mut round: impl FnMut() -> Result<(), Stri
 /// Prints past the harness, which shows nothing of a test that passes.
 fn say(what: &str) {
     let thread = thread::current();
+    #[allow(clippy::disallowed_methods, reason = "a test, not the program")]
     let _ = writeln!(std::io::stderr(), "{}: {what}", thread.name().unwrap_or("a test"));
 }
 

@@ -1,7 +1,7 @@
 //! Many tasks from standard input, in batches, as they come.
 
 use std::future::Future;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::BufRead as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,7 +16,7 @@ use tidegate_worker::{Broker, BrokerError, Envelope, Published, TaskId, TaskStat
 
 use crate::broker::failed;
 use crate::command::Done;
-use crate::output::Output;
+use crate::terminal;
 
 use super::Telling;
 use super::order::Order;
@@ -47,12 +47,11 @@ struct Tally {
 
 impl Tally {
     fn draw(&mut self) {
-        if !std::io::stderr().is_terminal() || self.drawn.is_some_and(|at| at.elapsed() < REDRAW) {
+        if !terminal::err_is_terminal() || self.drawn.is_some_and(|at| at.elapsed() < REDRAW) {
             return;
         }
         self.drawn = Some(Instant::now());
-        eprint!("\r{} stored", self.stored);
-        let _ = std::io::stderr().flush();
+        terminal::redraw(format!("{} stored", self.stored));
     }
 
     fn summary(&self) -> String {
@@ -92,11 +91,13 @@ pub(super) async fn run(broker: &dyn Broker, defaults: &Order, telling: Telling)
         tally.draw();
     }
     if tally.drawn.is_some() {
-        eprint!("\r");
+        terminal::redraw("");
     }
-    eprintln!("{}", tally.summary());
+    terminal::say(tally.summary());
     if let Some(line) = stopped {
-        eprintln!("tidegate: stopped: the broker took none of the last tasks; nothing behind line {line} was sent");
+        terminal::say(format!(
+            "tidegate: stopped: the broker took none of the last tasks; nothing behind line {line} was sent"
+        ));
     }
     let failures = wait_for(broker, waiting, telling).await?;
     broker.close().await.map_err(failed)?;
@@ -227,7 +228,7 @@ fn report(
             Some(error) => complain(tally, *number, &format!("task {id} is {state}: {error}")),
         }
     }
-    Output::Terminal.write(out.as_bytes())?;
+    terminal::print_json(&out)?;
     Ok(taken)
 }
 
@@ -237,16 +238,16 @@ fn refuse(tally: &mut Tally, telling: Telling, number: u64, why: &str) -> anyhow
     complain(tally, number, why);
     if telling.json && !telling.wait {
         let line = json!({"line": number, "state": "refused", "error": why});
-        Output::Terminal.write(format!("{line}\n").as_bytes())?;
+        terminal::print_json(&format!("{line}\n"))?;
     }
     Ok(())
 }
 
 fn complain(tally: &mut Tally, number: u64, why: &str) {
     if tally.drawn.take().is_some() {
-        eprintln!();
+        terminal::say("");
     }
-    eprintln!("tidegate: line {number}: {why}");
+    terminal::say(format!("tidegate: line {number}: {why}"));
 }
 
 /// Whether one of them did not succeed.
@@ -264,7 +265,7 @@ async fn wait_for(broker: &dyn Broker, ids: Vec<TaskId>, telling: Telling) -> an
         let result = result.map_err(failed)?;
         failures |= result.state != TaskState::Succeeded;
         let line = if telling.json { serde_json::to_string(&result)? } else { result.value.to_string() };
-        Output::Terminal.write(format!("{line}\n").as_bytes())?;
+        terminal::print_json(&format!("{line}\n"))?;
     }
     Ok(failures)
 }

@@ -15,8 +15,8 @@ use tidegate_worker::{Published, TaskId};
 use crate::broker::{BodyArgs, BrokerArgs, Kind, failed, on_loop};
 use crate::command::worker::logging;
 use crate::command::{Done, result};
-use crate::output::Output;
 use crate::span::{instant, span};
+use crate::terminal;
 
 use order::Order;
 
@@ -189,12 +189,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 fn told(id: &TaskId, duplicate: bool, json: bool) -> anyhow::Result<()> {
     if json {
         let line = json!({"id": id.as_str(), "duplicate": duplicate});
-        return Output::Terminal.write(format!("{line}\n").as_bytes());
+        return terminal::print_json(&format!("{line}\n"));
     }
     if duplicate {
-        eprintln!("tidegate: not stored: its unique key, or its id, is that of this task");
+        terminal::say("tidegate: not stored: its unique key, or its id, is that of this task");
     }
-    Output::Terminal.write(format!("{id}\n").as_bytes())
+    terminal::print(&format!("{id}\n"))
 }
 
 fn read(option: &str, text: &str) -> anyhow::Result<Value> {

@@ -6,7 +6,7 @@ use tidegate_worker::{Broker, DeadLetter, Selection, TaskId};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
-use crate::output::Output;
+use crate::terminal::{self, escape};
 
 use super::{as_json, as_line, confirmed};
 
@@ -115,13 +115,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Done> {
 
 /// Ids that are not there are worth an exit code.
 fn told(args: &ChoiceArgs, count: u64, what: &str) -> anyhow::Result<Done> {
-    Output::Terminal.write(format!("{count} {what}\n").as_bytes())?;
+    terminal::print(&format!("{count} {what}\n"))?;
     let missing = !args.all && args.of.is_none() && count < args.ids.len() as u64;
     if missing {
-        eprintln!(
+        terminal::say(format!(
             "tidegate: {} of these ids are no dead tasks; `tidegate queue dead ls` lists them",
             args.ids.len() as u64 - count
-        );
+        ));
         return Ok(Done::SomeFailed);
     }
     Ok(Done::All)
@@ -144,7 +144,7 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
             out += &text(letter, args.traceback);
         }
     }
-    Output::Terminal.write(out.as_bytes())?;
+    super::show(&out, args.json)?;
     Ok(Done::All)
 }
 
@@ -152,7 +152,10 @@ fn text(letter: &DeadLetter, traceback: bool) -> String {
     let mut text = as_line(&letter.envelope);
     text += &format!(
         "    queue {}, {}, after {} retries: {}\n",
-        letter.envelope.queue, letter.at, letter.retries, letter.reason
+        escape::line(&letter.envelope.queue),
+        letter.at,
+        letter.retries,
+        escape::line(&letter.reason)
     );
     if traceback && let Some(lines) = &letter.traceback {
         for line in lines.lines() {

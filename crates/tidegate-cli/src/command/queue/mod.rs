@@ -3,7 +3,7 @@
 mod dead;
 mod table;
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -13,7 +13,7 @@ use tidegate_worker::{Broker as _, Envelope};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
-use crate::output::Output;
+use crate::terminal::{self, escape};
 
 use table::Table;
 
@@ -120,12 +120,12 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
             out += &format!("{object}\n");
         }
     } else if queues.is_empty() {
-        eprintln!("{} has no queue yet", broker.describe());
+        terminal::say(format!("{} has no queue yet", broker.describe()));
     } else {
         let mut table = Table::new(&["queue", "ready", "delayed", "running", "dead", "workers", "oldest"]);
         for queue in &queues {
             table.row(vec![
-                queue.queue.clone(),
+                escape::line(&queue.queue).into_owned(),
                 queue.ready.to_string(),
                 queue.delayed.to_string(),
                 if can.counts_running { queue.running.to_string() } else { "-".into() },
@@ -136,7 +136,7 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
         }
         out = table.to_string();
     }
-    Output::Terminal.write(out.as_bytes())?;
+    show(&out, args.json)?;
     Ok(Done::All)
 }
 
@@ -148,7 +148,7 @@ async fn peek(args: PeekArgs) -> anyhow::Result<Done> {
     for envelope in &envelopes {
         out += &if args.json { format!("{}\n", as_json(envelope)) } else { as_line(envelope) };
     }
-    Output::Terminal.write(out.as_bytes())?;
+    show(&out, args.json)?;
     Ok(Done::All)
 }
 
@@ -165,7 +165,7 @@ async fn purge(args: PurgeArgs) -> anyhow::Result<Done> {
             return Ok(Done::SomeFailed);
         }
         let dropped = broker.purge(name).await.map_err(failed)?;
-        Output::Terminal.write(format!("{name}: {dropped} dropped\n").as_bytes())?;
+        terminal::print(&format!("{name}: {dropped} dropped\n"))?;
     }
     broker.close().await.map_err(failed)?;
     Ok(Done::All)
@@ -176,10 +176,10 @@ async fn check(args: FileArgs) -> anyhow::Result<Done> {
     let problems = broker.check().await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
     if problems.is_empty() {
-        Output::Terminal.write(format!("{} is sound\n", broker.describe()).as_bytes())?;
+        terminal::print(&format!("{} is sound\n", broker.describe()))?;
         return Ok(Done::All);
     }
-    Output::Terminal.write(format!("{}\n", problems.join("\n")).as_bytes())?;
+    terminal::print(&format!("{}\n", problems.join("\n")))?;
     Ok(Done::SomeFailed)
 }
 
@@ -187,8 +187,13 @@ async fn vacuum(args: FileArgs) -> anyhow::Result<Done> {
     let broker = args.broker.open_file().await?;
     let bytes = broker.vacuum().await.map_err(failed)?;
     broker.close().await.map_err(failed)?;
-    Output::Terminal.write(format!("{} bytes given back\n", bytes).as_bytes())?;
+    terminal::print(&format!("{bytes} bytes given back\n"))?;
     Ok(Done::All)
+}
+
+/// Prints a list, of JSON objects or of lines.
+fn show(list: &str, json: bool) -> anyhow::Result<()> {
+    if json { terminal::print_json(list) } else { terminal::print(list) }
 }
 
 /// Asks, where there is somebody to ask; otherwise it takes `--yes`.
@@ -199,8 +204,7 @@ fn confirmed(yes: bool, what: &str) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("this would {what}; say so with --yes");
     }
-    eprint!("{what}? [y/N] ");
-    std::io::stderr().flush()?;
+    terminal::ask(format!("{what}? [y/N] "));
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -233,7 +237,7 @@ fn as_line(envelope: &Envelope) -> String {
         }
         Err(_) => format!("{} bytes that are no task of ours", envelope.body.len()),
     };
-    let mut line = format!("{}  {}", envelope.id, shortened(&what));
+    let mut line = format!("{}  {}", escape::line(envelope.id.as_str()), shortened(&escape::line(&what)));
     if envelope.priority > 0 {
         line += &format!("  priority {}", envelope.priority);
     }

@@ -8,7 +8,6 @@ mod pages;
 mod rules;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use crate::command::Done;
 use crate::command::limits::{LimitArgs, SharedArgs};
 use crate::command::server::AddressArgs;
 use crate::span::span;
+use crate::terminal;
 use config::{Config, GateSpec};
 use handler::HandlerSpec;
 use rules::{BackoffRange, TaskPolicy};
@@ -252,7 +252,7 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     if let Some(presence) = &presence {
         presence.attach(&mut settings);
     }
-    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut signals = Signals::listen_and_dump(|dump| terminal::say(dump)).context("cannot listen for signals")?;
     let page = match config.metrics {
         Some(address) => {
             let bound = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
@@ -271,7 +271,7 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     if let Some(server) = server {
         spawn(server.run());
     }
-    eprint!("{banner}");
+    terminal::say(banner.trim_end());
     let listening = spawn({
         let worker = worker.clone();
         async move { signals.pass_to(&worker).await }
@@ -302,16 +302,16 @@ fn tell(report: &Report, json: bool) -> anyhow::Result<()> {
             "received": report.received, "settled": settled, "returned": report.returned, "lost": report.lost,
             "unsettled": report.unsettled, "cancelled": report.cancelled, "stop_ms": report.stop_took.as_millis() as u64,
         });
-        return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
+        return terminal::print_json(&format!("{line}\n"));
     }
     let settled: Vec<String> = settled.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     let settled = if settled.is_empty() { "nothing ended".to_owned() } else { settled.join(", ") };
-    eprintln!(
+    terminal::say(format!(
         "stopped in {:.2} s: {} received, {settled}, {} returned, {} unsettled",
         report.stop_took.as_secs_f64(),
         report.received,
         report.returned,
         report.unsettled
-    );
+    ));
     Ok(())
 }
