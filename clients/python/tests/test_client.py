@@ -38,7 +38,7 @@ class OnFile(unittest.TestCase):
             connection.close()
 
     def finish(self, task: str, state: str, value: object = None, error: object = None) -> None:
-        until = (time.time() + 60) * 1000
+        until = int((time.time() + 60) * 1000)
         sql = "INSERT OR REPLACE INTO result VALUES (?, ?, ?, ?, ?)"
         self.rows(sql, task, until, state, json.dumps(value), error and json.dumps(error))
 
@@ -51,7 +51,7 @@ class Enqueue(OnFile):
         self.assertEqual(found[0][:4], (task, "mail", 6, None))
         self.assertEqual(json.loads(found[0][4]), body)
         self.assertEqual(len(self.rows("SELECT * FROM ready")), 1)
-        self.assertEqual(self.rows("PRAGMA user_version")[0], (1,))
+        self.assertEqual(self.rows("PRAGMA user_version")[0], (2,))
         self.assertEqual(Path(self.path + "-bell").read_bytes(), b"!")
 
     def test_functions_go_by_the_name_they_were_registered_with(self) -> None:
@@ -191,9 +191,16 @@ class Files(OnFile):
             self.client.enqueue("a")
         os.remove(self.path)
         self.another().enqueue("a")
-        self.rows("PRAGMA user_version=2")
-        with self.assertRaisesRegex(QueueError, "has layout 2, and this module knows layout 1"):
+        self.rows("PRAGMA user_version=3")
+        with self.assertRaisesRegex(QueueError, "has layout 3, and this module knows layouts up to 2"):
             self.another().enqueue("a")
+
+    def test_a_file_of_the_layout_before_is_written_to_and_left_as_it_is(self) -> None:
+        self.another().enqueue("a")
+        self.rows("PRAGMA user_version=1")
+        self.another().enqueue("b")
+        self.assertEqual(len(self.rows("SELECT * FROM ready")), 2)
+        self.assertEqual(self.rows("PRAGMA user_version")[0], (1,))
 
     def test_what_is_no_file_is_a_clear_error(self) -> None:
         with self.assertRaisesRegex(QueueError, "cannot open the queue /nowhere/queue.db"):

@@ -12,66 +12,87 @@ from .errors import QueueError
 
 #: ``Tdgq``: says whose database it is.
 APPLICATION_ID = 0x54646771
-VERSION = 1
+VERSION = 2
+#: Version 1 has the same columns without constraints; tidegate itself brings such a file to version 2.
+VERSIONS = (1, 2)
 #: Larger bodies are refused by every broker of tidegate's.
 BODY_BYTES_MAX = 16 << 20
 
 SCHEMA = """
 CREATE TABLE queue (
     id    INTEGER PRIMARY KEY,
-    name  TEXT NOT NULL UNIQUE
+    name  TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text')
 );
 CREATE TABLE task (
-    seq       INTEGER PRIMARY KEY,
-    id        TEXT NOT NULL UNIQUE,
-    queue     INTEGER NOT NULL,
-    rank      INTEGER NOT NULL,
-    published INTEGER NOT NULL,
-    eta       INTEGER,
-    expires   INTEGER,
-    ukey      TEXT,
-    hold      INTEGER,
-    headers   TEXT,
-    body      BLOB NOT NULL
+    seq       INTEGER PRIMARY KEY CHECK (seq BETWEEN 1 AND 9007199254740991),
+    id        TEXT NOT NULL UNIQUE CHECK (typeof(id) = 'text'),
+    queue     INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    rank      INTEGER NOT NULL CHECK (typeof(rank) = 'integer' AND rank BETWEEN 0 AND 9),
+    published INTEGER NOT NULL CHECK (typeof(published) = 'integer'),
+    eta       INTEGER CHECK (typeof(eta) IN ('integer', 'null')),
+    expires   INTEGER CHECK (typeof(expires) IN ('integer', 'null')),
+    ukey      TEXT CHECK (typeof(ukey) IN ('text', 'null')),
+    hold      INTEGER CHECK (typeof(hold) IN ('integer', 'null')),
+    headers   TEXT CHECK (typeof(headers) IN ('text', 'null')),
+    body      BLOB NOT NULL CHECK (typeof(body) IN ('blob', 'text'))
 );
 CREATE TABLE ready (
-    queue INTEGER NOT NULL, rank INTEGER NOT NULL, seq INTEGER NOT NULL,
-    retries INTEGER NOT NULL DEFAULT 0, crashes INTEGER NOT NULL DEFAULT 0,
+    queue   INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    rank    INTEGER NOT NULL CHECK (typeof(rank) = 'integer' AND rank BETWEEN 0 AND 9),
+    seq     INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
     PRIMARY KEY (queue, rank, seq)
 ) WITHOUT ROWID;
 CREATE TABLE delayed (
-    at INTEGER NOT NULL, seq INTEGER NOT NULL,
-    retries INTEGER NOT NULL DEFAULT 0, crashes INTEGER NOT NULL DEFAULT 0,
+    at      INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
+    seq     INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
     PRIMARY KEY (at, seq)
 ) WITHOUT ROWID;
 CREATE TABLE consumer (
-    id    INTEGER PRIMARY KEY AUTOINCREMENT,
-    name  TEXT NOT NULL,
-    until INTEGER NOT NULL,
-    lease INTEGER NOT NULL
+    id    INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id BETWEEN 1 AND 9007199254740991),
+    name  TEXT NOT NULL CHECK (typeof(name) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    lease INTEGER NOT NULL CHECK (typeof(lease) = 'integer' AND lease BETWEEN 0 AND 4611686018427387903)
 );
 CREATE TABLE subscription (
-    consumer INTEGER NOT NULL, queue INTEGER NOT NULL, PRIMARY KEY (consumer, queue)
+    consumer INTEGER NOT NULL CHECK (typeof(consumer) = 'integer'),
+    queue    INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    PRIMARY KEY (consumer, queue)
 ) WITHOUT ROWID;
 CREATE TABLE running (
-    consumer INTEGER NOT NULL, seq INTEGER NOT NULL,
-    retries INTEGER NOT NULL, crashes INTEGER NOT NULL,
+    consumer INTEGER NOT NULL CHECK (typeof(consumer) = 'integer'),
+    seq      INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries  INTEGER NOT NULL CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes  INTEGER NOT NULL CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 CREATE TABLE dead (
-    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, retries INTEGER NOT NULL,
-    reason TEXT NOT NULL, traceback TEXT
+    seq       INTEGER PRIMARY KEY,
+    at        INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
+    retries   INTEGER NOT NULL CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    reason    TEXT NOT NULL CHECK (typeof(reason) = 'text'),
+    traceback TEXT CHECK (typeof(traceback) IN ('text', 'null'))
 );
 CREATE TABLE uniq (
-    key TEXT PRIMARY KEY, id TEXT NOT NULL, until INTEGER NOT NULL,
-    past_settle INTEGER NOT NULL
+    key         TEXT PRIMARY KEY CHECK (typeof(key) = 'text'),
+    id          TEXT NOT NULL CHECK (typeof(id) = 'text'),
+    until       INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    past_settle INTEGER NOT NULL CHECK (typeof(past_settle) = 'integer' AND past_settle BETWEEN 0 AND 1)
 ) WITHOUT ROWID;
 CREATE TABLE revoked (
-    n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, until INTEGER NOT NULL
+    n     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (n BETWEEN 1 AND 9007199254740991),
+    id    TEXT NOT NULL UNIQUE CHECK (typeof(id) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer')
 );
 CREATE TABLE result (
-    id TEXT PRIMARY KEY, until INTEGER NOT NULL,
-    state TEXT NOT NULL, value TEXT, error TEXT
+    id    TEXT PRIMARY KEY CHECK (typeof(id) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    state TEXT NOT NULL CHECK (typeof(state) = 'text'),
+    value TEXT CHECK (typeof(value) IN ('text', 'null')),
+    error TEXT CHECK (typeof(error) IN ('text', 'null'))
 );
 CREATE INDEX result_until ON result (until);
 CREATE INDEX uniq_until ON uniq (until);
@@ -125,7 +146,7 @@ class QueueFile:
     def _open(self) -> None:
         self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL"))
         self._connection.execute("PRAGMA synchronous=FULL")
-        if self._version() == VERSION:
+        if self._version() in VERSIONS:
             return
         with self._transaction():
             if self._version() != 0:
@@ -144,9 +165,9 @@ class QueueFile:
             return 0
         if owner != APPLICATION_ID:
             raise QueueError(f"{self._path} is a SQLite database of another program: choose another path for the queue")
-        if version != VERSION:
+        if version not in VERSIONS:
             raise QueueError(
-                f"{self._path} has layout {version}, and this module knows layout {VERSION}: use a module of its version"
+                f"{self._path} has layout {version}, and this module knows layouts up to {VERSION}: use a newer module"
             )
         return version
 

@@ -1,7 +1,9 @@
 //! Looking into the queues, and putting them in order by hand.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use rusqlite::types::Value;
 use rusqlite::{Connection, params};
 
 use crate::broker::{DeadLetter, QueueStats, Selection, TaskState};
@@ -10,7 +12,8 @@ use crate::task::{Envelope, TaskId};
 use super::claim;
 use super::consumers;
 use super::publish::find_queue;
-use super::rows;
+use super::quarantine::Times;
+use super::rows::{self, Columns};
 
 pub(super) fn inspect(connection: &Connection, now: i64) -> rusqlite::Result<Vec<QueueStats>> {
     // One snapshot, so that a task on its way is not counted twice.
@@ -19,15 +22,25 @@ pub(super) fn inspect(connection: &Connection, now: i64) -> rusqlite::Result<Vec
     let mut queues = snapshot.prepare_cached("SELECT id, name FROM queue")?;
     let mut found = queues.query([])?;
     while let Some(row) = found.next()? {
-        let stats =
-            QueueStats { queue: row.get(1)?, ready: 0, delayed: 0, running: 0, dead: 0, consumers: 0, oldest_ms: 0 };
+        let stats = QueueStats {
+            queue: Columns::of(row).text(1, "name").into_owned(),
+            ready: 0,
+            delayed: 0,
+            running: 0,
+            dead: 0,
+            consumers: 0,
+            oldest_ms: 0,
+        };
         all.insert(row.get::<_, i64>(0)?, stats);
     }
     let mut count = |sql: &str, set: fn(&mut QueueStats, u64)| -> rusqlite::Result<()> {
         let mut statement = snapshot.prepare_cached(sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if let Some(stats) = all.get_mut(&row.get::<_, i64>(0)?) {
+            // A queue that is not a number does not exist.
+            if let Ok(queue) = row.get_ref(0)?.as_i64()
+                && let Some(stats) = all.get_mut(&queue)
+            {
                 set(stats, row.get::<_, i64>(1)?.max(0) as u64);
             }
         }
@@ -63,8 +76,9 @@ fn oldest(connection: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> 
     let mut oldest: Option<i64> = None;
     for rank in 0..=9 {
         let mut rows = statement.query([queue, rank])?;
-        if let Some(row) = rows.next()? {
-            let published: i64 = row.get(0)?;
+        if let Some(row) = rows.next()?
+            && let Ok(published) = row.get_ref(0)?.as_i64()
+        {
             oldest = Some(oldest.map_or(published, |known| known.min(published)));
         }
     }
@@ -75,14 +89,14 @@ pub(super) fn peek(connection: &Connection, queue: &str, limit: usize) -> rusqli
     let Some(id) = find_queue(connection, queue)? else { return Ok(Vec::new()) };
     let mut envelopes = Vec::new();
     for sql in [
-        "SELECT {} FROM ready r CROSS JOIN task t ON t.seq = r.seq CROSS JOIN queue q ON q.id = t.queue \
+        "SELECT {} FROM ready r CROSS JOIN task t ON t.seq = r.seq LEFT JOIN queue q ON q.id = t.queue \
          WHERE r.queue = ?1 ORDER BY r.rank, r.seq LIMIT ?2",
         "SELECT {} FROM delayed d CROSS JOIN task t ON t.seq = d.seq CROSS JOIN queue q ON q.id = t.queue \
          WHERE t.queue = ?1 ORDER BY d.at, d.seq LIMIT ?2",
     ] {
         let left = i64::try_from(limit - envelopes.len()).unwrap_or(i64::MAX);
         let mut statement = connection.prepare_cached(&sql.replace("{}", rows::ENVELOPE))?;
-        let found = statement.query_map([id, left], |row| rows::envelope(row, 0))?;
+        let found = statement.query_map([id, left], |row| Ok(Columns::of(row).envelope(0)))?;
         for envelope in found {
             envelopes.push(envelope?);
         }
@@ -110,7 +124,7 @@ pub(super) fn purge(connection: &Connection, queue: &str) -> rusqlite::Result<u6
 pub(super) fn dead(connection: &Connection, queue: Option<&str>, limit: usize) -> rusqlite::Result<Vec<DeadLetter>> {
     let sql = format!(
         "SELECT d.reason, d.traceback, d.at, d.retries, {} \
-         FROM dead d CROSS JOIN task t ON t.seq = d.seq CROSS JOIN queue q ON q.id = t.queue \
+         FROM dead d CROSS JOIN task t ON t.seq = d.seq LEFT JOIN queue q ON q.id = t.queue \
          WHERE ?1 IS NULL OR q.name = ?1 ORDER BY d.at, d.seq LIMIT ?2",
         rows::ENVELOPE
     );
@@ -118,12 +132,13 @@ pub(super) fn dead(connection: &Connection, queue: Option<&str>, limit: usize) -
     connection
         .prepare_cached(&sql)?
         .query_map(params![queue, limit], |row| {
+            let mut columns = Columns::of(row);
             Ok(DeadLetter {
-                reason: row.get(0)?,
-                traceback: row.get(1)?,
-                at: rows::time(row.get(2)?),
-                retries: row.get(3)?,
-                envelope: rows::envelope(row, 4)?,
+                reason: columns.text(0, "reason").into_owned(),
+                traceback: columns.optional_text(1, "traceback").map(Cow::into_owned),
+                at: rows::time(columns.integer(2, "at")),
+                retries: columns.count(3, "retries"),
+                envelope: columns.envelope(4),
             })
         })?
         .collect()
@@ -157,7 +172,9 @@ pub(super) fn dead_retry(connection: &Connection, which: &Selection) -> rusqlite
             continue;
         }
         connection
-            .prepare_cached("INSERT INTO ready (queue, rank, seq) SELECT queue, rank, seq FROM task WHERE seq = ?1")?
+            .prepare_cached(
+                "INSERT OR REPLACE INTO ready (queue, rank, seq) SELECT queue, rank, seq FROM task WHERE seq = ?1",
+            )?
             .execute([seq])?;
         count += 1;
     }
@@ -190,12 +207,13 @@ pub(super) fn revoke(
     let mut find = connection.prepare_cached("SELECT seq, queue, rank, ukey FROM task WHERE id = ?1")?;
     let mut rows = find.query([id.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(()) };
-    let (seq, queue, rank): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-    let ukey: Option<String> = row.get(3)?;
+    let seq: i64 = row.get(0)?;
+    let (queue, rank): (Value, Value) = (row.get(1)?, row.get(2)?);
+    let ukey = Columns::of(row).optional_text(3, "ukey").map(Cow::into_owned);
     drop(rows);
     let waited = connection
         .prepare_cached("DELETE FROM ready WHERE queue = ?1 AND rank = ?2 AND seq = ?3")?
-        .execute([queue, rank, seq])?
+        .execute(params![queue, rank, seq])?
         + connection.prepare_cached("DELETE FROM delayed WHERE seq = ?1")?.execute([seq])?;
     if waited > 0 {
         claim::drop_task(connection, seq, id, ukey.as_deref())?;
@@ -205,47 +223,10 @@ pub(super) fn revoke(
 }
 
 /// As if every worker's lease had run out at once.
-pub(super) fn expire_leases(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn expire_leases(connection: &Connection, times: Times) -> rusqlite::Result<u64> {
     let mut returned = 0;
     for id in consumers::all(connection)? {
-        returned += consumers::remove(connection, id, true)?;
+        returned += consumers::remove(connection, id, true, times)?;
     }
     Ok(returned as u64)
-}
-
-/// What is wrong with the file; nothing if it is sound.
-pub(super) fn check(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut problems: Vec<String> = connection
-        .prepare("PRAGMA integrity_check(20)")?
-        .query_map([], |row| row.get::<_, String>(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    problems.retain(|line| line != "ok");
-    let places = "SELECT seq FROM ready UNION ALL SELECT seq FROM delayed UNION ALL SELECT seq FROM running \
-                  UNION ALL SELECT seq FROM dead";
-    for (what, sql) in [
-        (
-            "tasks in no place: nobody would ever run them",
-            format!("SELECT count(*) FROM task WHERE seq NOT IN ({places})"),
-        ),
-        ("places without a task", format!("SELECT count(*) FROM ({places}) WHERE seq NOT IN (SELECT seq FROM task)")),
-        (
-            "tasks in two places at once",
-            format!("SELECT count(*) FROM (SELECT seq FROM ({places}) GROUP BY seq HAVING count(*) > 1)"),
-        ),
-        (
-            "ready tasks under a wrong queue or priority",
-            "SELECT count(*) FROM ready r JOIN task t USING (seq) WHERE (r.queue, r.rank) IS NOT (t.queue, t.rank)"
-                .into(),
-        ),
-        (
-            "running tasks without a worker",
-            "SELECT count(*) FROM running WHERE consumer NOT IN (SELECT id FROM consumer)".into(),
-        ),
-    ] {
-        let count: i64 = connection.query_row(&sql, [], |row| row.get(0))?;
-        if count > 0 {
-            problems.push(format!("{count} {what}"));
-        }
-    }
-    Ok(problems)
 }

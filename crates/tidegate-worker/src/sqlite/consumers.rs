@@ -3,6 +3,8 @@
 use rusqlite::{Connection, params};
 
 use super::lease;
+use super::quarantine::{self, Times};
+use super::rows;
 
 /// Enters a consumer and what it is subscribed to; its id is never used again.
 pub(super) fn register(
@@ -36,15 +38,26 @@ pub(super) fn is_there(connection: &Connection, id: i64) -> rusqlite::Result<boo
     connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM consumer WHERE id = ?1)")?.query_row([id], |row| row.get(0))
 }
 
-/// What it has returns to the queues, each counted as a crash or not; the consumer is no more.
-pub(super) fn remove(connection: &Connection, id: i64, crashed: bool) -> rusqlite::Result<usize> {
+/// What it has returns to the queues, each counted as a crash or not; the consumer is no more. What cannot be read becomes a
+/// dead letter.
+pub(super) fn remove(connection: &Connection, id: i64, crashed: bool, times: Times) -> rusqlite::Result<usize> {
+    let held: i64 = connection
+        .prepare_cached("SELECT count(*) FROM running WHERE consumer = ?1")?
+        .query_row([id], |row| row.get(0))?;
     let returned = connection
         .prepare_cached(
-            "INSERT INTO ready (queue, rank, seq, retries, crashes) \
-             SELECT t.queue, t.rank, r.seq, r.retries, r.crashes + ?2 \
-             FROM running r CROSS JOIN task t ON t.seq = r.seq WHERE r.consumer = ?1",
+            "INSERT OR IGNORE INTO ready (queue, rank, seq, retries, crashes) \
+             SELECT t.queue, t.rank, r.seq, r.retries, min(r.crashes + ?2, ?3) \
+             FROM running r CROSS JOIN task t ON t.seq = r.seq CROSS JOIN queue q ON q.id = t.queue WHERE r.consumer = ?1",
         )?
-        .execute(params![id, crashed])?;
+        .execute(params![id, crashed, rows::COUNT_MAX])?;
+    if returned as i64 != held {
+        let mut select = connection.prepare_cached("SELECT seq, retries, crashes FROM running WHERE consumer = ?1")?;
+        let mut found = select.query([id])?;
+        while let Some(row) = found.next()? {
+            quarantine::put_back(connection, &row.get(0)?, (row.get_ref(1)?, row.get_ref(2)?), crashed, times)?;
+        }
+    }
     for sql in [
         "DELETE FROM running WHERE consumer = ?1",
         "DELETE FROM subscription WHERE consumer = ?1",
@@ -77,7 +90,8 @@ pub(super) fn sweep_is_due(connection: &Connection, now: i64, may_expire: bool) 
 }
 
 /// Forgets what is over: leases (if they may be expired), results, keys, revokes. Says how many tasks returned.
-pub(super) fn sweep(connection: &Connection, now: i64, may_expire: bool) -> rusqlite::Result<usize> {
+pub(super) fn sweep(connection: &Connection, may_expire: bool, times: Times) -> rusqlite::Result<usize> {
+    let now = times.now;
     connection
         .prepare_cached("UPDATE consumer SET until = ?1 + lease WHERE until > ?1 + lease + ?2")?
         .execute([now, lease::slack_ms()])?;
@@ -91,7 +105,7 @@ pub(super) fn sweep(connection: &Connection, now: i64, may_expire: bool) -> rusq
     let mut returned = 0;
     if may_expire {
         for id in ids(connection, "SELECT id FROM consumer WHERE until <= ?1", now)? {
-            let tasks = remove(connection, id, true)?;
+            let tasks = remove(connection, id, true, times)?;
             tracing::warn!(consumer = id, tasks, "a worker's lease ran out; its tasks return to their queues");
             returned += tasks;
         }

@@ -14,12 +14,15 @@ use crate::broker::{BrokerError, Incoming};
 use super::Options;
 use super::claim;
 use super::consumers;
+use super::error::is_about_rows;
 use super::file::QueueFile;
 use super::lease::ClockGuard;
 use super::oneshot::Answer;
-use super::op::{Op, ReaderKey, Write};
+use super::op::{Admin, Op, ReaderKey, Write};
 use super::publish::QueueIds;
+use super::quarantine::Times;
 use super::reader::Reader;
+use super::rows;
 use super::transaction::{self, Outcome};
 use super::waiting::Waiting;
 
@@ -84,6 +87,8 @@ pub(super) struct Engine {
     truncate_at: Option<Instant>,
     /// Revokes up to this number were seen.
     revoked_seen: i64,
+    /// Set when another process has written; cleared by a repair, which would find nothing new before the next write.
+    may_repair: bool,
     /// Something makes it impossible to go on.
     failed: Option<BrokerError>,
     /// The same, for the handles.
@@ -104,6 +109,7 @@ impl Engine {
             next_sweep: None,
             truncate_at: None,
             revoked_seen: 0,
+            may_repair: true,
             failed: None,
             failure,
         })
@@ -162,7 +168,11 @@ impl Engine {
         let may_expire = self.guard.may_expire(now.ms(), now.mono, self.options.lease);
         let sweeps = self.next_sweep.is_none_or(|at| at <= now.mono);
         if others {
-            self.look_around(now)?;
+            self.may_repair = true;
+            if let Err(error) = self.look_around(now) {
+                writes.into_iter().for_each(|write| write.refuse(error.clone()));
+                return Err(error);
+            }
         }
         let mut stored = false;
         let must = !writes.is_empty() || self.readers.values().any(|reader| reader.renew_at <= now.mono);
@@ -176,6 +186,9 @@ impl Engine {
             }
             self.file.restart_long_log();
             self.truncate_at = Some(now.mono + IDLE_BEFORE_TRUNCATE);
+            if outcome.bad_rows {
+                again |= self.repair(now)?;
+            }
         }
         if others || stored || sweeps || self.waiting.has_new() {
             self.waiting.look(&self.file, now.ms())?;
@@ -189,6 +202,24 @@ impl Engine {
         }
         let within = if again { Some(Duration::ZERO) } else { self.within(now)? };
         Ok(Next { within, yield_to_others: others, closing: None })
+    }
+
+    /// Something could not be done because of a row. Once per change by others the whole file is put in order. Returns `true` if
+    /// that changed something, so that it is worth trying again.
+    fn repair(&mut self, now: Now) -> Result<bool, BrokerError> {
+        if !std::mem::take(&mut self.may_repair) {
+            return Ok(false);
+        }
+        let (answer, _) = super::oneshot::oneshot();
+        let write = Write::Admin { what: Admin::Repair, answer };
+        let outcome = self.transact(vec![write], now, None)?;
+        self.file.bell.ring();
+        Ok(!outcome.bad_rows)
+    }
+
+    /// The times that follow from `now` and the options.
+    pub(super) fn times(&self, now: Now) -> Times {
+        Times { now: now.ms(), result_ttl_ms: rows::span_ms(self.options.result_ttl) }
     }
 
     /// Somebody else has written: are we still who we were, and must something of ours end?
@@ -212,7 +243,10 @@ impl Engine {
         let mut rows = statement.query([self.revoked_seen])?;
         while let Some(row) = rows.next()? {
             self.revoked_seen = row.get(0)?;
-            tell_revoked(&self.readers, row.get_ref(1)?.as_str()?);
+            // No task has an id that is not text.
+            if let Ok(id) = row.get_ref(1)?.as_str() {
+                tell_revoked(&self.readers, id);
+            }
         }
         Ok(())
     }
@@ -238,19 +272,33 @@ impl Engine {
     }
 
     /// One transaction for everything. When the disk is full what adds to it is refused, and the rest tried again: settling
-    /// makes room.
+    /// makes room. A write that fails because of a row, after a repair too, is refused, and the others tried again without it.
     fn transact(&mut self, mut writes: Vec<Write>, now: Now, sweep: Option<bool>) -> Result<Outcome, BrokerError> {
-        let mut made_room = false;
+        let (mut made_room, mut bad_rows) = (false, false);
         loop {
-            let error = match transaction::run(self, &writes, now, sweep) {
-                Ok((outcome, answers)) => {
+            let failed = match transaction::run(self, &writes, now, sweep) {
+                Ok((mut outcome, answers)) => {
+                    outcome.bad_rows |= bad_rows;
                     transaction::answer(self, writes, answers, now);
                     return Ok(outcome);
                 }
-                Err(error) => error,
+                Err(failed) => failed,
             };
             self.file.roll_back();
             self.queues.forget();
+            let error = failed.error;
+            if let Some(at) = failed.write
+                && is_about_rows(&error)
+            {
+                tracing::warn!(%error, "a row of the queue's file could not be used");
+                if self.repair(now)? {
+                    continue;
+                }
+                // What another asked for is not to fail with it.
+                bad_rows = true;
+                writes.remove(at).refuse(self.file.place.sqlite(&error));
+                continue;
+            }
             let is_full = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
             let error = self.file.place.sqlite(&error);
             if is_full {

@@ -101,6 +101,20 @@ impl Place {
     }
 }
 
+/// Whether an error comes from the content of rows (a type, a range, a constraint), not from the disk, memory, a lock or the file
+/// as a whole.
+pub(super) fn is_about_rows(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error as Sql;
+    match error {
+        Sql::FromSqlConversionFailure(..)
+        | Sql::IntegralValueOutOfRange(..)
+        | Sql::Utf8Error(..)
+        | Sql::InvalidColumnType(..)
+        | Sql::QueryReturnedNoRows => true,
+        _ => matches!(error.sqlite_error_code(), Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch)),
+    }
+}
+
 /// Where the file lies; a bare name lies here.
 pub(super) fn directory(path: &Path) -> &Path {
     match path.parent() {

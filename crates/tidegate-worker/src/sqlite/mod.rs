@@ -2,12 +2,14 @@
 //! server. What the file looks like and what is promised: `docs/sqlite-queue.md`.
 //!
 //! Read `engine.rs` (the one who owns the file and what a turn is), `transaction.rs` (what goes into one commit), then
-//! `publish.rs`, `claim.rs`, `settle.rs`, `consumers.rs`, `admin.rs` (the statements), `schema.rs`; around it `driver.rs`
+//! `publish.rs`, `claim.rs`, `settle.rs`, `consumers.rs`, `admin.rs` (the statements), `schema.rs`; then `rules.rs`,
+//! `quarantine.rs`, `check.rs`, `repair.rs` (rows that other programs wrote and that cannot be read); around it `driver.rs`
 //! (thread or task), `inbox.rs` and `oneshot.rs` (questions and answers), `bell.rs` (who wakes whom), `file.rs` (manners
 //! towards other writers, full disks, files that go away), `lease.rs` (clocks that are set).
 
 mod admin;
 mod bell;
+mod check;
 mod claim;
 mod consumer;
 mod consumers;
@@ -20,8 +22,11 @@ mod lease;
 mod oneshot;
 mod op;
 mod publish;
+mod quarantine;
 mod reader;
+mod repair;
 mod rows;
+mod rules;
 mod schema;
 mod settle;
 mod transaction;
@@ -207,13 +212,22 @@ impl SqliteBroker {
         Some(data.join("tidegate").join("queue.db"))
     }
 
-    /// What is wrong with the file: SQLite's own check, and whether every task is in exactly one place. Nothing if it is
-    /// sound.
+    /// What is wrong with the file: SQLite's own check, rows that another program has written and that cannot be read, tasks that
+    /// are not in exactly one place. Nothing if it is sound.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn check(&self) -> Result<Vec<String>, BrokerError> {
-        self.handle.read(|connection, _| admin::check(connection)).await
+        self.handle.read(|connection, _| check::check(connection)).await
+    }
+
+    /// Puts the file in order: tasks whose rows cannot be read, or that are in no place, become dead letters; other rows that
+    /// cannot be used are mended or deleted. Returns how many rows were changed.
+    ///
+    /// # Cancel safety
+    /// Dropped, it still happens.
+    pub async fn repair(&self) -> Result<u64, BrokerError> {
+        self.admin(Admin::Repair).await
     }
 
     /// Gives free pages back to the disk; says how many bytes. Others wait meanwhile.

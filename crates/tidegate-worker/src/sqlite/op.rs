@@ -56,6 +56,7 @@ pub(super) enum Admin {
     DeadDrop(Selection),
     Revoke(TaskId),
     ExpireLeases,
+    Repair,
 }
 
 impl Write {

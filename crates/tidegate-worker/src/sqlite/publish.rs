@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use crate::broker::Published;
 use crate::task::{Envelope, TaskId};
 
-use super::rows;
+use super::rows::{self, Columns};
 
 /// Ids of queues that are known to be there. Forgotten when a transaction is rolled back, which may have made some.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) fn publish(
     now: i64,
 ) -> rusqlite::Result<Vec<Published>> {
     let mut insert = connection.prepare_cached(rows::INSERT_TASK)?;
-    let mut ready = connection.prepare_cached("INSERT INTO ready (queue, rank, seq) VALUES (?1, ?2, ?3)")?;
+    let mut ready = connection.prepare_cached("INSERT OR REPLACE INTO ready (queue, rank, seq) VALUES (?1, ?2, ?3)")?;
     let mut published = Vec::with_capacity(batch.len());
     for envelope in batch {
         if let Some(owner) = duplicate(connection, envelope, now)? {
@@ -62,7 +62,9 @@ pub(super) fn publish(
         let seq = connection.last_insert_rowid();
         match envelope.eta.map(rows::ms_up).filter(|&eta| eta > now) {
             Some(eta) => {
-                connection.prepare_cached("INSERT INTO delayed (at, seq) VALUES (?1, ?2)")?.execute([eta, seq])?;
+                connection
+                    .prepare_cached("INSERT OR REPLACE INTO delayed (at, seq) VALUES (?1, ?2)")?
+                    .execute([eta, seq])?;
             }
             None => {
                 ready.execute(params![queue, rows::rank(envelope), seq])?;
@@ -79,7 +81,7 @@ fn duplicate(connection: &Connection, envelope: &Envelope, now: i64) -> rusqlite
     let Some(unique) = &envelope.unique else { return Ok(None) };
     connection
         .prepare_cached("SELECT id FROM uniq WHERE key = ?1 AND until > ?2")?
-        .query_row(params![unique.key, now], |row| Ok(TaskId::from(row.get_ref(0)?.as_str()?)))
+        .query_row(params![unique.key, now], |row| Ok(TaskId::from(&*Columns::of(row).text(0, "id"))))
         .optional()
 }
 

@@ -4,14 +4,27 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::broker::BrokerError;
+use crate::clock;
 
 use super::error::Place;
+use super::quarantine::Times;
+use super::repair;
 
 /// `Tdgq`: says whose database this is.
 const APPLICATION_ID: i32 = 0x5464_6771;
 
 /// Step `n` leads from version `n` to `n + 1`. Steps are never changed once released; a new layout is a new step.
-pub(super) const STEPS: &[&str] = &[VERSION_1];
+pub(super) const STEPS: &[Step] = &[Step::Sql(VERSION_1), Step::Run(constrain)];
+
+/// How long it is kept that a task could not be migrated.
+const RESULT_TTL_MS: i64 = 86_400_000;
+
+/// How one version becomes the next.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Sql(&'static str),
+    Run(fn(&Connection) -> rusqlite::Result<()>),
+}
 
 const VERSION_1: &str = "
 CREATE TABLE queue (
@@ -74,9 +87,143 @@ CREATE INDEX result_until ON result (until);
 CREATE INDEX uniq_until ON uniq (until);
 ";
 
+/// The tables of version 2: those of version 1, with a CHECK constraint for each column. Other programs write to this file; what
+/// cannot be read is refused when it is written. INTEGER PRIMARY KEY is always an integer.
+pub(super) const TABLES_2: &[(&str, &str)] = &[
+    (
+        "queue",
+        "CREATE TABLE queue (
+    id    INTEGER PRIMARY KEY,
+    name  TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text')
+)",
+    ),
+    (
+        "task",
+        "CREATE TABLE task (
+    seq       INTEGER PRIMARY KEY CHECK (seq BETWEEN 1 AND 9007199254740991),
+    id        TEXT NOT NULL UNIQUE CHECK (typeof(id) = 'text'),
+    queue     INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    rank      INTEGER NOT NULL CHECK (typeof(rank) = 'integer' AND rank BETWEEN 0 AND 9),
+    published INTEGER NOT NULL CHECK (typeof(published) = 'integer'),
+    eta       INTEGER CHECK (typeof(eta) IN ('integer', 'null')),
+    expires   INTEGER CHECK (typeof(expires) IN ('integer', 'null')),
+    ukey      TEXT CHECK (typeof(ukey) IN ('text', 'null')),
+    hold      INTEGER CHECK (typeof(hold) IN ('integer', 'null')),
+    headers   TEXT CHECK (typeof(headers) IN ('text', 'null')),
+    body      BLOB NOT NULL CHECK (typeof(body) IN ('blob', 'text'))
+)",
+    ),
+    (
+        "ready",
+        "CREATE TABLE ready (
+    queue   INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    rank    INTEGER NOT NULL CHECK (typeof(rank) = 'integer' AND rank BETWEEN 0 AND 9),
+    seq     INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
+    PRIMARY KEY (queue, rank, seq)
+) WITHOUT ROWID",
+    ),
+    (
+        "delayed",
+        "CREATE TABLE delayed (
+    at      INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
+    seq     INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes INTEGER NOT NULL DEFAULT 0 CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
+    PRIMARY KEY (at, seq)
+) WITHOUT ROWID",
+    ),
+    (
+        "consumer",
+        "CREATE TABLE consumer (
+    id    INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id BETWEEN 1 AND 9007199254740991),
+    name  TEXT NOT NULL CHECK (typeof(name) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    lease INTEGER NOT NULL CHECK (typeof(lease) = 'integer' AND lease BETWEEN 0 AND 4611686018427387903)
+)",
+    ),
+    (
+        "subscription",
+        "CREATE TABLE subscription (
+    consumer INTEGER NOT NULL CHECK (typeof(consumer) = 'integer'),
+    queue    INTEGER NOT NULL CHECK (typeof(queue) = 'integer'),
+    PRIMARY KEY (consumer, queue)
+) WITHOUT ROWID",
+    ),
+    (
+        "running",
+        "CREATE TABLE running (
+    consumer INTEGER NOT NULL CHECK (typeof(consumer) = 'integer'),
+    seq      INTEGER NOT NULL CHECK (typeof(seq) = 'integer'),
+    retries  INTEGER NOT NULL CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    crashes  INTEGER NOT NULL CHECK (typeof(crashes) = 'integer' AND crashes BETWEEN 0 AND 2147483647),
+    PRIMARY KEY (consumer, seq)
+) WITHOUT ROWID",
+    ),
+    (
+        "dead",
+        "CREATE TABLE dead (
+    seq       INTEGER PRIMARY KEY,
+    at        INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
+    retries   INTEGER NOT NULL CHECK (typeof(retries) = 'integer' AND retries BETWEEN 0 AND 2147483647),
+    reason    TEXT NOT NULL CHECK (typeof(reason) = 'text'),
+    traceback TEXT CHECK (typeof(traceback) IN ('text', 'null'))
+)",
+    ),
+    (
+        "uniq",
+        "CREATE TABLE uniq (
+    key         TEXT PRIMARY KEY CHECK (typeof(key) = 'text'),
+    id          TEXT NOT NULL CHECK (typeof(id) = 'text'),
+    until       INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    past_settle INTEGER NOT NULL CHECK (typeof(past_settle) = 'integer' AND past_settle BETWEEN 0 AND 1)
+) WITHOUT ROWID",
+    ),
+    (
+        "revoked",
+        "CREATE TABLE revoked (
+    n     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (n BETWEEN 1 AND 9007199254740991),
+    id    TEXT NOT NULL UNIQUE CHECK (typeof(id) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer')
+)",
+    ),
+    (
+        "result",
+        "CREATE TABLE result (
+    id    TEXT PRIMARY KEY CHECK (typeof(id) = 'text'),
+    until INTEGER NOT NULL CHECK (typeof(until) = 'integer'),
+    state TEXT NOT NULL CHECK (typeof(state) = 'text'),
+    value TEXT CHECK (typeof(value) IN ('text', 'null')),
+    error TEXT CHECK (typeof(error) IN ('text', 'null'))
+)",
+    ),
+];
+
+/// Version 1 to version 2. The rows are put in order first; then the text of the tables is exchanged in SQLite's own catalogue,
+/// its documented way to change a table whose stored rows stay the same (columns, types and keys do) without copying it.
+fn constrain(connection: &Connection) -> rusqlite::Result<()> {
+    let times = Times { now: clock::machine().0.as_millisecond(), result_ttl_ms: RESULT_TTL_MS };
+    let changed = repair::repair(connection, times)?;
+    if changed > 0 {
+        tracing::warn!(rows = changed, "rows that could not be read were quarantined; see `tidegate queue dead ls`");
+    }
+    let version: i64 = connection.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
+    connection.pragma_update(None, "writable_schema", true)?;
+    let exchanged = TABLES_2.iter().try_for_each(|(name, sql)| {
+        connection
+            .execute("UPDATE sqlite_schema SET sql = ?2 WHERE type = 'table' AND name = ?1", [name, sql])
+            .and_then(|rows| if rows == 1 { Ok(()) } else { Err(rusqlite::Error::QueryReturnedNoRows) })
+    });
+    // Other connections read the catalogue again when this number changes; `RESET` makes this one do so.
+    let exchanged = exchanged.and_then(|()| connection.pragma_update(None, "schema_version", version + 1));
+    connection.execute_batch("PRAGMA writable_schema = RESET")?;
+    exchanged
+}
+
 /// Brings the database to the newest version; refuses what is not ours, or newer than we are. Each step is one transaction:
 /// whoever is interrupted finds the old version, whole.
-pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[&str]) -> Result<(), BrokerError> {
+pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[Step]) -> Result<(), BrokerError> {
     let newest = steps.len() as i64;
     loop {
         let transaction = connection
@@ -97,7 +244,11 @@ pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[&str]
         let Some(step) = step else {
             return Err(place.damaged(format!("says it has layout {version}, which there never was")));
         };
-        let stepped = transaction.execute_batch(step).and_then(|()| {
+        let taken = match step {
+            Step::Sql(sql) => transaction.execute_batch(sql),
+            Step::Run(run) => run(&transaction),
+        };
+        let stepped = taken.and_then(|()| {
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", version + 1)?;
             transaction.commit()
@@ -121,6 +272,7 @@ fn check_owner(connection: &Connection, place: &Place, version: i64) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules;
     use super::*;
 
     fn place() -> Place {
@@ -137,7 +289,7 @@ mod tests {
         migrate(&mut connection, &place(), STEPS).unwrap();
         assert_eq!(version(&connection), STEPS.len() as i64);
         connection.execute("INSERT INTO queue (name) VALUES ('kept')", []).unwrap();
-        let more = [STEPS, &["ALTER TABLE queue ADD COLUMN paused INTEGER NOT NULL DEFAULT 0"]].concat();
+        let more = [STEPS, &[Step::Sql("ALTER TABLE queue ADD COLUMN paused INTEGER NOT NULL DEFAULT 0")]].concat();
         migrate(&mut connection, &place(), &more).unwrap();
         assert_eq!(version(&connection), more.len() as i64);
         let row: (String, i64) =
@@ -145,11 +297,46 @@ mod tests {
         assert_eq!(row, ("kept".to_owned(), 0));
     }
 
+    /// What is said in four places is the same: the constraints, the rules, the page, the Python client.
+    #[test]
+    fn rules_page_and_python_client_say_what_the_tables_say() {
+        let page = include_str!("../../../../docs/sqlite-queue.md");
+        let python = include_str!("../../../../clients/python/tidegate/_queue_file.py");
+        for (table, sql) in TABLES_2 {
+            assert!(page.contains(&format!("{sql};")), "docs/sqlite-queue.md: {table}");
+            assert!(python.contains(&format!("{sql};")), "_queue_file.py: {table}");
+            for rule in rules::of(table) {
+                assert!(sql.contains(&format!("CHECK ({})", rule.holds)), "{table}.{}", rule.column);
+            }
+            assert_eq!(sql.matches("CHECK (").count(), rules::of(table).count(), "{table}");
+        }
+        assert!(python.contains(&format!("VERSION = {}", STEPS.len())));
+    }
+
+    #[test]
+    fn constraints_hold_on_the_connection_that_added_them() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, &place(), STEPS).unwrap();
+        for (table, _) in TABLES_2 {
+            let sql: String = connection
+                .query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0))
+                .unwrap();
+            assert!(sql.contains("CHECK"), "{table}");
+        }
+        let error = connection.execute("INSERT INTO queue (name) VALUES (x'01')", []).unwrap_err().to_string();
+        assert!(error.contains("CHECK"), "{error}");
+        let check: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(check, "ok");
+        connection.execute("CREATE TABLE more (x)", []).expect("the catalogue is closed again");
+        let update = "UPDATE sqlite_schema SET sql = sql";
+        connection.execute(update, []).expect_err("the catalogue cannot be written any longer");
+    }
+
     #[test]
     fn a_step_that_fails_leaves_the_version_before_it() {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection, &place(), STEPS).unwrap();
-        let broken = [STEPS, &["CREATE TABLE extra (x); CREATE TABLE queue (y)"]].concat();
+        let broken = [STEPS, &[Step::Sql("CREATE TABLE extra (x); CREATE TABLE queue (y)")]].concat();
         migrate(&mut connection, &place(), &broken).unwrap_err();
         assert_eq!(version(&connection), STEPS.len() as i64);
         let extra: i64 = connection
@@ -161,7 +348,7 @@ mod tests {
     #[test]
     fn a_newer_layout_and_a_foreign_database_are_refused_by_name() {
         let mut connection = Connection::open_in_memory().unwrap();
-        let more = [STEPS, &["CREATE TABLE later (x)"]].concat();
+        let more = [STEPS, &[Step::Sql("CREATE TABLE later (x)")]].concat();
         migrate(&mut connection, &place(), &more).unwrap();
         let error = migrate(&mut connection, &place(), STEPS).unwrap_err().to_string();
         assert!(error.contains("test.db") && error.contains("newer tidegate"), "{error}");

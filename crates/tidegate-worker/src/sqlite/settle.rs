@@ -9,7 +9,7 @@ use super::claim::{self, Held};
 use super::rows;
 
 /// Settles one delivery of this consumer. The row in `running` decides: without it somebody else has the task, and nothing is
-/// changed.
+/// changed. Rows that another program put where the task goes now are replaced: a settlement never fails because of them.
 pub(super) fn settle(
     connection: &Connection,
     owner: i64,
@@ -32,12 +32,14 @@ pub(super) fn settle(
     match &settlement.verdict {
         Verdict::Ack => claim::drop_task(connection, seq, &held.id, held.ukey.as_deref())?,
         Verdict::Return => make_ready(connection, held, held.retries, held.crashes)?,
-        Verdict::Retry { at } => come_back(connection, held, *at, now, held.retries + 1, held.crashes)?,
-        Verdict::Crash { at } => come_back(connection, held, *at, now, held.retries, held.crashes + 1)?,
+        Verdict::Retry { at } => come_back(connection, held, *at, now, one_more(held.retries), held.crashes)?,
+        Verdict::Crash { at } => come_back(connection, held, *at, now, held.retries, one_more(held.crashes))?,
         Verdict::Dead { reason, traceback } => {
             claim::release_key(connection, &held.id, held.ukey.as_deref())?;
             connection
-                .prepare_cached("INSERT INTO dead (seq, at, retries, reason, traceback) VALUES (?1, ?2, ?3, ?4, ?5)")?
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO dead (seq, at, retries, reason, traceback) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
                 .execute(params![seq, now, held.retries, reason, traceback])?;
         }
     }
@@ -45,6 +47,10 @@ pub(super) fn settle(
         rows::store_result(connection, result, now)?;
     }
     Ok(Settled::Done)
+}
+
+fn one_more(count: u32) -> u32 {
+    count.saturating_add(1).min(rows::COUNT_MAX)
 }
 
 fn come_back(
@@ -60,14 +66,16 @@ fn come_back(
         return make_ready(connection, held, retries, crashes);
     }
     connection
-        .prepare_cached("INSERT INTO delayed (at, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4)")?
+        .prepare_cached("INSERT OR REPLACE INTO delayed (at, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![at, held.seq, retries, crashes])
         .map(drop)
 }
 
 fn make_ready(connection: &Connection, held: &Held, retries: u32, crashes: u32) -> rusqlite::Result<()> {
     connection
-        .prepare_cached("INSERT INTO ready (queue, rank, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .prepare_cached(
+            "INSERT OR REPLACE INTO ready (queue, rank, seq, retries, crashes) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
         .execute(params![held.queue, held.rank, held.seq, retries, crashes])
         .map(drop)
 }

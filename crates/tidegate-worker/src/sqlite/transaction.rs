@@ -3,15 +3,20 @@
 
 use std::collections::HashMap;
 
+use rusqlite::Connection;
+
 use crate::broker::{Published, Settled, Settlement, Subscription};
 
 use super::admin;
 use super::claim::{self, Claimed};
 use super::consumers;
 use super::engine::{Engine, Now};
+use super::error::is_about_rows;
 use super::op::{Admin, ReaderKey, Write};
 use super::publish::publish;
+use super::quarantine::Times;
 use super::reader::Reader;
+use super::repair;
 use super::rows::span_ms;
 use super::settle::settle;
 
@@ -24,6 +29,8 @@ pub(super) struct Outcome {
     pub(super) results: bool,
     /// There is more to do at once.
     pub(super) again: bool,
+    /// Something could not be done because of a row that could not be used.
+    pub(super) bad_rows: bool,
 }
 
 /// One a write, in order.
@@ -49,30 +56,72 @@ pub(super) struct Answers {
     suspects: Vec<ReaderKey>,
 }
 
+/// A transaction that failed: everything is to be rolled back.
+pub(super) struct Failed {
+    pub(super) error: rusqlite::Error,
+    /// The write that failed, if it was one: the others can go on without it.
+    pub(super) write: Option<usize>,
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Failed {
+        Failed { error, write: None }
+    }
+}
+
 /// Runs all of it up to the commit; on an error the caller rolls back. `sweep`: what is over is forgotten, leases too if it says
-/// so.
+/// so. What was asked for (renewals, settlements, publishes) comes first; the sweep and the claims read rows that any program
+/// may have written, so each is in a savepoint of its own: when it fails, it alone is undone.
 pub(super) fn run(
     engine: &mut Engine,
     writes: &[Write],
     now: Now,
     sweep: Option<bool>,
-) -> rusqlite::Result<(Outcome, Answers)> {
+) -> Result<(Outcome, Answers), Failed> {
     let synced = engine.options.sync_publishes && writes.iter().any(Write::must_last);
     engine.file.begin(synced)?;
     let (mut outcome, mut answers) = (Outcome::default(), Answers::default());
     renew(engine, now, &mut answers)?;
-    for write in writes {
-        let done = one(engine, write, now, &mut outcome, &mut answers)?;
+    for (at, write) in writes.iter().enumerate() {
+        let done =
+            one(engine, write, now, &mut outcome, &mut answers).map_err(|error| Failed { error, write: Some(at) })?;
         answers.done.push(done);
     }
+    let times = engine.times(now);
     if let Some(may_expire) = sweep
         && !engine.readers.is_empty()
     {
-        outcome.ring |= consumers::sweep(&engine.file.connection, now.ms(), may_expire)? > 0;
+        let returned =
+            contained(engine, "sweep", &mut outcome, |connection| consumers::sweep(connection, may_expire, times))?;
+        outcome.ring |= returned.is_some_and(|tasks| tasks > 0);
     }
-    claim_all(engine, writes, now, &mut outcome, &mut answers)?;
+    claim_all(engine, writes, times, &mut outcome, &mut answers)?;
     engine.file.commit()?;
     Ok((outcome, answers))
+}
+
+/// Runs `act` in a savepoint. An error that is about rows undoes `act` alone, and is logged; `None` then. Errors of the disk, of
+/// memory and of locks fail the transaction.
+fn contained<T>(
+    engine: &Engine,
+    doing: &str,
+    outcome: &mut Outcome,
+    act: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    let connection = &engine.file.connection;
+    connection.prepare_cached("SAVEPOINT contained")?.execute([])?;
+    let done = match act(connection) {
+        Ok(done) => Some(done),
+        Err(error) if is_about_rows(&error) && !connection.is_autocommit() => {
+            connection.prepare_cached("ROLLBACK TO contained")?.execute([])?;
+            tracing::warn!(%error, doing, "a row of the queue's file could not be used");
+            outcome.bad_rows = true;
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    connection.prepare_cached("RELEASE contained")?.execute([])?;
+    Ok(done)
 }
 
 /// Renews the leases that are due, and finds those that are gone. That is asked in the transaction, of every reader: another
@@ -125,7 +174,7 @@ fn one(
         }
         Write::CloseReader { reader, .. } => {
             if let Some(reader) = engine.readers.get(reader) {
-                outcome.ring |= consumers::remove(connection, reader.owner, false)? > 0;
+                outcome.ring |= consumers::remove(connection, reader.owner, false, engine.times(now))? > 0;
             }
             Done::Closed
         }
@@ -174,7 +223,8 @@ fn administer(engine: &Engine, what: &Admin, now: Now) -> rusqlite::Result<u64> 
         Admin::Purge(queue) => admin::purge(connection, queue),
         Admin::DeadRetry(which) => admin::dead_retry(connection, which),
         Admin::DeadDrop(which) => admin::dead_drop(connection, which),
-        Admin::ExpireLeases => admin::expire_leases(connection),
+        Admin::ExpireLeases => admin::expire_leases(connection, engine.times(now)),
+        Admin::Repair => repair::repair(connection, engine.times(now)),
         Admin::Revoke(id) => {
             let until = now.ms() + span_ms(engine.options.revoke_memory);
             admin::revoke(connection, id, until, now.ms(), span_ms(engine.options.result_ttl)).map(|()| 1)
@@ -185,15 +235,14 @@ fn administer(engine: &Engine, what: &Admin, now: Now) -> rusqlite::Result<u64> 
 fn claim_all(
     engine: &Engine,
     writes: &[Write],
-    now: Now,
+    times: Times,
     outcome: &mut Outcome,
     answers: &mut Answers,
 ) -> rusqlite::Result<()> {
     if engine.readers.is_empty() {
         return Ok(());
     }
-    let connection = &engine.file.connection;
-    claim::promote(connection, now.ms())?;
+    contained(engine, "promote", outcome, |connection| claim::promote(connection, times))?;
     let leaves =
         |key: ReaderKey| writes.iter().any(|it| matches!(it, Write::CloseReader { reader, .. } if *reader == key));
     let expelled = writes.iter().any(|it| matches!(it, Write::Admin { what: Admin::ExpireLeases, .. }));
@@ -207,10 +256,11 @@ fn claim_all(
         if room == 0 {
             continue;
         }
-        let ttl = span_ms(engine.options.result_ttl);
-        let claimed = claim::claim(connection, reader, room, now.ms(), ttl)?;
-        outcome.results |= claimed.ended;
-        outcome.ring |= claimed.ended;
+        let claimed = contained(engine, "claim", outcome, |connection| claim::claim(connection, reader, room, times))?;
+        let Some(claimed) = claimed else { continue };
+        outcome.results |= claimed.ended || claimed.quarantined > 0;
+        outcome.ring |= claimed.ended || claimed.quarantined > 0;
+        outcome.again |= claimed.quarantined > 0;
         answers.claimed.push((key, claimed));
     }
     Ok(())
@@ -320,6 +370,7 @@ mod tests {
     use super::*;
     use crate::broker::Incoming;
     use crate::sqlite::Options;
+    use crate::sqlite::check;
     use crate::sqlite::oneshot::oneshot;
     use crate::sqlite::op::{Feed, Op};
     use crate::task::Envelope;
@@ -344,16 +395,16 @@ mod tests {
         let first = feed.try_recv().unwrap();
         assert!(matches!(&first[..], [Incoming::Delivery(_)]), "{first:?}");
 
-        consumers::remove(&engine.file.connection, 1, true).unwrap();
+        consumers::remove(&engine.file.connection, 1, true, engine.times(now)).unwrap();
         let writes = vec![publish_one()];
-        let (_, answers) = run(&mut engine, &writes, now, None).unwrap();
+        let (_, answers) = run(&mut engine, &writes, now, None).map_err(|failed| failed.error).unwrap();
         answer(&mut engine, writes, answers, now);
         let lost = feed.try_recv().unwrap();
         assert!(matches!(&lost[..], [Incoming::Lost(_)]), "{lost:?}");
-        assert_eq!(admin::check(&engine.file.connection).unwrap(), Vec::<String>::new());
+        assert_eq!(check::check(&engine.file.connection).unwrap(), Vec::<String>::new());
         engine.turn(vec![Op::Write(publish_one())], now);
         let again = feed.try_recv().unwrap();
         assert_eq!(again.len(), 3, "{again:?}");
-        assert_eq!(admin::check(&engine.file.connection).unwrap(), Vec::<String>::new());
+        assert_eq!(check::check(&engine.file.connection).unwrap(), Vec::<String>::new());
     }
 }

@@ -227,7 +227,7 @@ const PYTHON: &str = r#"
 import json, os, sqlite3, sys, time
 path = sys.argv[1]
 db = sqlite3.connect(path, timeout=10, isolation_level=None)
-assert db.execute("PRAGMA user_version").fetchone()[0] == 1
+assert db.execute("PRAGMA user_version").fetchone()[0] == 2
 db.execute("PRAGMA journal_mode=WAL"); db.execute("PRAGMA synchronous=FULL")
 now = int(time.time() * 1000)
 db.execute("BEGIN IMMEDIATE")

@@ -35,8 +35,8 @@ enum Command {
     Peek(PeekArgs),
     /// Drop what waits in a queue, delayed tasks too, not what is running
     Purge(PurgeArgs),
-    /// Check the file: SQLite's integrity check, and that every task is in exactly one place
-    Check(FileArgs),
+    /// Check the file: SQLite's integrity check, that every row can be read and every task is in exactly one place
+    Check(CheckArgs),
     /// Give the file's free pages back to the disk
     Vacuum(FileArgs),
     /// Tasks that were given up
@@ -80,6 +80,16 @@ struct PurgeArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct CheckArgs {
+    /// Put in order what is found: tasks that cannot be read become dead letters
+    #[arg(long)]
+    repair: bool,
 
     #[command(flatten)]
     broker: BrokerArgs,
@@ -171,9 +181,18 @@ async fn purge(args: PurgeArgs) -> anyhow::Result<Done> {
     Ok(Done::All)
 }
 
-async fn check(args: FileArgs) -> anyhow::Result<Done> {
+async fn check(args: CheckArgs) -> anyhow::Result<Done> {
     let broker = args.broker.open_file().await?;
-    let problems = broker.check().await.map_err(failed)?;
+    let mut problems = broker.check().await.map_err(failed)?;
+    if args.repair && !problems.is_empty() {
+        let found = format!("{}\n", problems.join("\n"));
+        Output::Terminal.write(found.as_bytes())?;
+        let rows = broker.repair().await.map_err(failed)?;
+        Output::Terminal.write(
+            format!("{rows} rows repaired; `tidegate queue dead ls` lists tasks that could not be read\n").as_bytes(),
+        )?;
+        problems = broker.check().await.map_err(failed)?;
+    }
     broker.close().await.map_err(failed)?;
     if problems.is_empty() {
         terminal::print(&format!("{} is sound\n", broker.describe()))?;
