@@ -185,12 +185,10 @@ async fn check(args: CheckArgs) -> anyhow::Result<Done> {
     let broker = args.broker.open_file().await?;
     let mut problems = broker.check().await.map_err(failed)?;
     if args.repair && !problems.is_empty() {
-        let found = format!("{}\n", problems.join("\n"));
-        Output::Terminal.write(found.as_bytes())?;
+        terminal::print(&format!("{}\n", problems.join("\n")))?;
         let rows = broker.repair().await.map_err(failed)?;
-        Output::Terminal.write(
-            format!("{rows} rows repaired; `tidegate queue dead ls` lists tasks that could not be read\n").as_bytes(),
-        )?;
+        let advice = "`tidegate queue dead ls` lists the tasks that could not be read";
+        terminal::print(&format!("{rows} rows repaired; {advice}\n"))?;
         problems = broker.check().await.map_err(failed)?;
     }
     broker.close().await.map_err(failed)?;
