@@ -26,6 +26,8 @@ SELECTION = ("--workspace", "--exclude", "tidegate-models", "--locked")
 # Test programs that need a peer. Cargo builds and runs them only when they are named (`test = false`).
 PEER_TESTS = ("amqp_peers", "http_peers", "queue_rabbit", "rabbit", "redis_peers", "shared")
 NODE = ROOT / "tests/rabbit/node.sh"
+# Producers of these send some canvases in another form than the newest Celery.
+OLDER_CELERY = ("5.5.3", "5.3.6")
 
 # The Debian packages that provide what the service steps start: command, package.
 PACKAGES = (
@@ -274,12 +276,19 @@ def python_environment(job: Job, name: str, *packages: str, options: tuple[str, 
 
 
 def python_peers(job: Job) -> None:
-    """Celery, dramatiq and Flower; their interpreter is where `celery_python` says."""
+    """Celery, dramatiq and Flower; their interpreters are where `celery_python` and `older_celery_pythons` say."""
     python_environment(job, "celery", "celery[redis]==5.7.0", "dramatiq[rabbitmq]==2.2.1", "flower==2.2.0")
+    for version in OLDER_CELERY:
+        python_environment(job, f"celery-{version}", f"celery[redis]=={version}")
 
 
 def celery_python() -> Path:
+    """The newest Celery, with dramatiq and Flower."""
     return TARGET / "test-python/celery/bin/python"
+
+
+def older_celery_pythons() -> list[Path]:
+    return [TARGET / f"test-python/celery-{version}/bin/python" for version in OLDER_CELERY]
 
 
 @contextlib.contextmanager
@@ -299,7 +308,8 @@ def rabbit_node(job: Job, name: str) -> Iterator[dict[str, str]]:
         job.run(NODE, "ctl", directory, "add_user", "client", "not-used")
         job.run(NODE, "ctl", directory, "set_permissions", "client", ".*", ".*", ".*")
         variables = dict(re.findall(r"(TIDEGATE_RABBIT_\w+)='?([^\s']+)'?", (directory / "env").read_text()))
-        yield variables | {"TIDEGATE_PYTHON": str(celery_python())}
+        older = ":".join(map(str, older_celery_pythons()))
+        yield variables | {"TIDEGATE_PYTHON": str(celery_python()), "TIDEGATE_PYTHONS_OLDER": older}
     finally:
         job.status(NODE, "stop", directory)
 

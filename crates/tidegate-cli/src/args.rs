@@ -25,12 +25,13 @@ const TRY_FIRST: &str =
 #[command(name = "tidegate", bin_name = "tidegate", version, long_version = LONG_VERSION, disable_help_subcommand = true)]
 #[command(
     after_help = format!("Try it:\n  {TRY_FIRST}\n  tidegate trace timeline\n  tidegate trace timeline --format html --out timeline.html\n\n\
-                  Every option can also stand in tidegate.toml (at the top for all commands, below [COMMAND] for one) or in \
-                  the environment: --rpm is TIDEGATE_RPM. The command line counts first, then the environment, then the \
-                  file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run.")
+                  Every option can also stand in the environment (--rpm is TIDEGATE_RPM) or in \
+                  ~/.config/tidegate/tidegate.toml, at the top for all commands or below [COMMAND] for one. ./tidegate.toml \
+                  may set harmless options such as limits. The command line counts first, then the environment, then \
+                  ./tidegate.toml, then your own file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run.")
 )]
 pub(crate) struct Args {
-    /// Read options from this file instead of ./tidegate.toml or the one in your configuration directory
+    /// Read options from this file instead of ./tidegate.toml and the one in your configuration directory
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

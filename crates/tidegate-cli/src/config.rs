@@ -1,7 +1,10 @@
 //! `tidegate.toml` and `TIDEGATE_*`: the same options as on the command line, from places that last longer.
 //!
-//! What is said closest to the run counts: the command line, then the environment, then the file, then the default. The
-//! file's options are put in front of the command's own words, so they are parsed, checked and explained by the same rules.
+//! The first of these that has an option counts: the command line, the environment, the file named with `--config`; without
+//! `--config` the file in the current directory, then the one in the user's configuration directory; the default. A file's
+//! options are inserted before the command's own arguments, so they are parsed, checked and explained by the same rules.
+//!
+//! The file in the current directory may set harmless options only (`trust.rs`), and what it has set is reported.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,29 +16,58 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
+use serde_json::json;
 use toml::{Table, Value};
 
 use crate::args::Args;
 use crate::terminal;
+use crate::trust;
 
-/// Looked for in the current directory, then in the user's configuration directory.
+/// Looked for in the current directory and in the user's configuration directory.
 const FILE: &str = "tidegate.toml";
 
-/// The command line, completed from the environment and the file. Ends the process where clap does: for `--help`, and for
-/// words that make no sense.
+/// The one in the current directory, as messages name it.
+const HERE: &str = "./tidegate.toml";
+
+/// The command line, completed from the environment and the files. Ends the process where clap does: for `--help`, and for
+/// arguments that do not parse.
 pub(crate) fn parse() -> anyhow::Result<Args> {
-    let words: Vec<OsString> = env::args_os().collect();
+    let mut words: Vec<OsString> = env::args_os().collect();
     let command = with_environment(Args::command(), true);
-    let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| terminal::leave(&error, ""));
-    let Some(file) = File::find(matches.get_one::<PathBuf>("config"))? else {
-        return Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| terminal::leave(&error, "")));
-    };
-    file.check(&command)?;
-    let words = file.complete(&command, &matches, words);
-    let matches = command
-        .try_get_matches_from(words)
-        .unwrap_or_else(|error| terminal::leave(&error, &format!("some options came from {}", file.path.display())));
+    let mut matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| terminal::leave(&error, ""));
+    let files = File::find(matches.get_one::<PathBuf>("config"))?;
+    if !files.is_empty() {
+        let mut run = Run::new(&command, &matches, &words);
+        for file in &files {
+            file.check(&command)?;
+            run.take(file)?;
+        }
+        let Run { at, options, from_here, .. } = run;
+        words.splice(at..at, options);
+        matches = command.try_get_matches_from(words).unwrap_or_else(|error| {
+            let paths: Vec<String> = files.iter().map(|file| file.path.display().to_string()).collect();
+            terminal::leave(&error, &format!("some options came from {}", paths.join(" and ")))
+        });
+        report(&from_here, &matches);
+    }
     Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| terminal::leave(&error, "")))
+}
+
+/// Says which options the file in the current directory has set. Readers of `--progress json` get it as an event.
+fn report(options: &[String], matches: &ArgMatches) {
+    if options.is_empty() {
+        return;
+    }
+    let text = format!("options from {HERE}: {}", options.join(", "));
+    let is_json = |(_, sub): (&str, &ArgMatches)| {
+        let mut progress = sub.try_get_raw("progress").ok().flatten()?;
+        Some(progress.next()? == "json")
+    };
+    if matches.subcommand().and_then(is_json).unwrap_or(false) {
+        terminal::say_json(&json!({"event": "message", "text": text}).to_string());
+    } else {
+        terminal::say(format!("tidegate: {text}"));
+    }
 }
 
 /// Gives every option its variable: `--rpm` is `TIDEGATE_RPM`. Hidden in the help, where forty of them would drown the rest.
@@ -57,19 +89,29 @@ fn with_environment(command: Command, top: bool) -> Command {
 struct File {
     path: PathBuf,
     table: Table,
+    /// Whether the user has chosen it: named with `--config`, or in the user's own directory. Another one may set harmless
+    /// options only.
+    trusted: bool,
 }
 
 impl File {
-    /// The one that was named, which must exist, or the first of the usual ones that does.
-    fn find(named: Option<&PathBuf>) -> anyhow::Result<Option<File>> {
+    /// The one that was named, which must exist, or those of the usual ones that do, the most important first.
+    fn find(named: Option<&PathBuf>) -> anyhow::Result<Vec<File>> {
         if let Some(path) = named {
             let text = fs::read_to_string(path)
                 .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-            return File::parse(path, &text).map(Some);
+            return Ok(vec![File::parse(path, &text, true)?]);
         }
-        for path in usual_places() {
+        let own = own_file();
+        // Run from the configuration directory itself, it is one file, and the user's own.
+        let here = match (fs::canonicalize(HERE), own.as_ref().map(fs::canonicalize)) {
+            (Ok(here), Some(Ok(own))) if here == own => None,
+            _ => Some(PathBuf::from(HERE)),
+        };
+        let mut files = Vec::new();
+        for (path, trusted) in here.map(|path| (path, false)).into_iter().chain(own.map(|path| (path, true))) {
             match fs::read_to_string(&path) {
-                Ok(text) => return File::parse(&path, &text).map(Some),
+                Ok(text) => files.push(File::parse(&path, &text, trusted)?),
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
                 Err(error) => {
                     return Err(error)
@@ -77,12 +119,12 @@ impl File {
                 }
             }
         }
-        Ok(None)
+        Ok(files)
     }
 
-    fn parse(path: &Path, text: &str) -> anyhow::Result<File> {
+    fn parse(path: &Path, text: &str, trusted: bool) -> anyhow::Result<File> {
         let table = text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
-        Ok(File { path: path.to_owned(), table })
+        Ok(File { path: path.to_owned(), table, trusted })
     }
 
     /// An option that nobody has is a mistake worth stopping for: a limit that is misspelt would not hold.
@@ -120,38 +162,90 @@ impl File {
         Ok(())
     }
 
-    /// The words of the command line with the file's options behind the command's name, except those already given.
-    fn complete(&self, command: &Command, matches: &ArgMatches, mut words: Vec<OsString>) -> Vec<OsString> {
-        let (mut command, mut matches, mut at) = (command, matches, 1);
-        let mut tables = vec![&self.table];
-        while let Some((name, inner)) = matches.subcommand() {
-            at = position(&words, at, name) + 1;
-            if let Some(Value::Table(table)) = tables.last().and_then(|table| table.get(name)) {
-                tables.push(table);
-            }
-            command = command.find_subcommand(name).expect("clap matched it");
-            matches = inner;
+    /// Refuses a value that a file in the current directory may not set.
+    fn allow(&self, long: &str, value: &Value) -> anyhow::Result<()> {
+        if self.trusted {
+            return Ok(());
         }
-        let options: Vec<OsString> = command
-            .get_arguments()
-            .filter(|arg| !is_given(matches, arg) && !conflicts_with_given(command, matches, arg))
-            .filter_map(|arg| {
-                let long = arg.get_long()?;
-                let value = tables.iter().rev().find_map(|table| lookup(table, long))?;
-                Some(as_words(arg, long, value))
-            })
-            .flatten()
-            .collect();
-        words.splice(at..at, options);
-        words
+        let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let Some(why) = values.iter().find_map(|value| trust::of(long).refusal(&text(value))) else { return Ok(()) };
+        let own = own_file().map(|path| format!(", or move the option to {}", path.display())).unwrap_or_default();
+        bail!(
+            "{path} sets '{long}': {why}; if you trust this file, name it (tidegate --config {path} …){own}",
+            path = self.path.display()
+        )
     }
 }
 
-fn usual_places() -> impl Iterator<Item = PathBuf> {
-    let home = env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
-    [Some(PathBuf::from(FILE)), home.map(|home| home.join("tidegate").join(FILE))].into_iter().flatten()
+/// The command that is about to run, and the options that the files add to it.
+struct Run<'a> {
+    /// From the whole program down to the command that runs.
+    names: Vec<String>,
+    command: &'a Command,
+    /// Options that have a value: from the command line, the environment, or a file that was taken before.
+    given: BTreeSet<&'a str>,
+    /// Where options can be inserted: behind the command's name.
+    at: usize,
+    options: Vec<OsString>,
+    /// The options that the file in the current directory has set.
+    from_here: Vec<String>,
+}
+
+impl<'a> Run<'a> {
+    fn new(mut command: &'a Command, mut matches: &ArgMatches, words: &[OsString]) -> Run<'a> {
+        let (mut names, mut at) = (Vec::new(), 1);
+        while let Some((name, inner)) = matches.subcommand() {
+            at = position(words, at, name) + 1;
+            names.push(name.to_owned());
+            command = command.find_subcommand(name).expect("clap matched it");
+            matches = inner;
+        }
+        let given = command.get_arguments().filter(|arg| is_given(matches, arg)).map(|arg| arg.get_id().as_str());
+        Run { names, command, given: given.collect(), at, options: Vec::new(), from_here: Vec::new() }
+    }
+
+    /// Adds the options of `file` that have no value yet.
+    fn take(&mut self, file: &File) -> anyhow::Result<()> {
+        let mut tables = vec![&file.table];
+        for name in &self.names {
+            match tables[tables.len() - 1].get(name) {
+                Some(Value::Table(table)) => tables.push(table),
+                _ => break,
+            }
+        }
+        let before = self.given.clone();
+        for arg in self.command.get_arguments() {
+            let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+            let Some(value) = tables.iter().rev().find_map(|table| lookup(table, long)) else { continue };
+            if before.contains(id) || self.conflicts(arg, &before) {
+                continue;
+            }
+            file.allow(long, value)?;
+            self.options.extend(as_words(arg, long, value));
+            self.given.insert(id);
+            if !file.trusted {
+                self.from_here.push(long.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A file must not forbid what was asked for before. Either of two may have said that they conflict.
+    fn conflicts(&self, arg: &Arg, given: &BTreeSet<&str>) -> bool {
+        let forbids = |one: &Arg, other: &Arg| {
+            self.command.get_arg_conflicts_with(one).iter().any(|it| it.get_id() == other.get_id())
+        };
+        let mut given = self.command.get_arguments().filter(|other| given.contains(other.get_id().as_str()));
+        given.any(|given| forbids(given, arg) || forbids(arg, given))
+    }
+}
+
+/// The file in the user's configuration directory. A variable that is empty or relative names no directory of the user's: it
+/// would lead into the current one.
+fn own_file() -> Option<PathBuf> {
+    let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = directory("XDG_CONFIG_HOME").or_else(|| directory("HOME").map(|home| home.join(".config")))?;
+    Some(config.join("tidegate").join(FILE))
 }
 
 /// Where the command's name stands; the value of `--config` may look like one.
@@ -167,13 +261,6 @@ fn lookup<'a>(table: &'a Table, long: &str) -> Option<&'a Value> {
 
 fn is_given(matches: &ArgMatches, arg: &Arg) -> bool {
     matches!(matches.value_source(arg.get_id().as_str()), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-}
-
-/// The file must not forbid what was asked for on the command line. Either of two may have said that they conflict.
-fn conflicts_with_given(command: &Command, matches: &ArgMatches, arg: &Arg) -> bool {
-    let forbids =
-        |one: &Arg, other: &Arg| command.get_arg_conflicts_with(one).iter().any(|it| it.get_id() == other.get_id());
-    command.get_arguments().any(|given| is_given(matches, given) && (forbids(given, arg) || forbids(arg, given)))
 }
 
 fn as_words(arg: &Arg, long: &str, value: &Value) -> Vec<OsString> {

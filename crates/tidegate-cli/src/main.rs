@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod span;
 mod terminal;
+mod trust;
 
 use std::process::ExitCode;
 

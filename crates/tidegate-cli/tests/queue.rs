@@ -173,6 +173,37 @@ fn dead_tasks_are_listed_sent_back_and_forgotten() {
 }
 
 #[test]
+fn a_list_of_dead_tasks_that_was_cut_says_of_how_many() {
+    let place = Place::new();
+    let lines: String = (0..1_025).map(|n| format!("{{\"task\":\"a\",\"args\":[{n}]}}\n")).collect();
+    assert!(place.feed(&["enqueue", "-"], &lines).status.success());
+    place.ok(&["enqueue", "b", "--queue", "other"]);
+    place.work(1_025, |_| (Verdict::Dead { reason: "no such file".into(), traceback: None }, None));
+    for form in [&[][..], &["--json"]] {
+        let listed = place.run(&[&["queue", "dead", "ls", "default"], form].concat());
+        assert_eq!(err(&listed), "tidegate: 20 of 1,025 dead tasks shown; show more with --limit\n");
+    }
+    let all = place.run(&["queue", "dead", "ls", "--limit", "1025"]);
+    assert_eq!((err(&all), out(&all).lines().count()), (String::new(), 2 * 1_025));
+}
+
+#[test]
+fn dead_tasks_of_celery_and_dramatiq_are_shown_as_calls() {
+    let place = Place::new();
+    for codec in ["celery", "dramatiq"] {
+        place.ok(&["enqueue", "shop.add", "--args", "[1, 2]", "--codec", codec, "--id", codec]);
+    }
+    place.work(2, |_| (Verdict::Dead { reason: "no such file".into(), traceback: None }, None));
+    let listed = place.ok(&["queue", "dead", "ls"]);
+    for codec in ["celery", "dramatiq"] {
+        assert!(listed.contains(&format!("{codec}  shop.add(1, 2)")), "{listed}");
+    }
+    let codecs: Vec<Value> =
+        place.lines(&["queue", "dead", "ls", "--json"]).iter().map(|line| line["codec"].clone()).collect();
+    assert_eq!(codecs, ["celery", "dramatiq"]);
+}
+
+#[test]
 fn purging_wants_a_word_and_a_queue_that_is_there() {
     let place = Place::new();
     place.ok(&["enqueue", "a"]);
@@ -223,9 +254,10 @@ fn wrong_arguments_say_what_is_wrong() {
 }
 
 #[test]
-fn the_broker_may_stand_in_the_file_and_in_the_environment() {
+fn the_broker_may_stand_in_the_users_file_and_in_the_environment() {
     let place = Place::new();
-    fs::write(place.0.path().join("tidegate.toml"), "broker = \"sqlite:from-file.db\"\n").unwrap();
+    fs::create_dir_all(place.0.path().join("none/tidegate")).unwrap();
+    fs::write(place.0.path().join("none/tidegate/tidegate.toml"), "broker = \"sqlite:from-file.db\"\n").unwrap();
     place.ok(&["enqueue", "a"]);
     assert!(place.0.path().join("from-file.db").exists());
     let output = place.command(&["enqueue", "a"]).env("TIDEGATE_BROKER", "sqlite:from-env.db").output().unwrap();

@@ -152,6 +152,29 @@ fn what_waits_what_is_delayed_and_what_died_is_shown_and_put_in_order() {
 }
 
 #[test]
+fn dead_tasks_of_celery_and_dramatiq_are_shown_as_calls_and_a_list_that_was_cut_says_of_how_many() {
+    let place = Place::new();
+    for (codec, kind) in [("celery", "plain"), ("dramatiq", "dramatiq")] {
+        let queue = name(&format!("dead-{codec}"));
+        let lines: String =
+            (0..5).map(|n| format!("{{\"task\":\"shop.add\",\"args\":[{n}, 2],\"id\":\"{queue}-{n}\"}}\n")).collect();
+        let mut enqueue = place.command(&["enqueue", "-", "--queue", &queue, "--codec", codec]);
+        let mut enqueue = enqueue.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        enqueue.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        assert!(enqueue.wait().unwrap().success());
+        // No handler has that name, so they die.
+        let worker = Worker::start(&place, &["--queue", &queue, "--codec", codec, "--handler", "echo=exec:cat"]);
+        for n in 0..5 {
+            place.run(&["result", &format!("{queue}-{n}"), "--wait", "--timeout", "60s"]);
+        }
+        worker.stop();
+        let listed = place.run(&["queue", "dead", "ls", &queue, "--queue-kind", kind, "--limit", "3"]);
+        assert!(text(&listed.stdout).contains("shop.add(0, 2)\n"), "{}", text(&listed.stdout));
+        assert_eq!(text(&listed.stderr), "tidegate: 3 of 5 dead tasks shown; show more with --limit\n", "{codec}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_broker_is_said_with_the_way_out() {
     let away = Place::at("amqp://shop:secret@127.0.0.1:1").refused(&["queue", "ls"]);
     assert!(away.contains("127.0.0.1:1") && away.contains("is it running"), "{away}");
@@ -175,7 +198,7 @@ fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
     let told = place.refused(&["worker", "--queue", &queue, "--queue-kind", "quorum", "--handler", "a=exec:cat"]);
     assert!(told.contains("--queue-kind plain"), "{told}");
     // Looking needs no such option: the queue is listed with its kind.
-    assert!(place.ok(&["queue", "peek", &queue]).contains("bytes that are no task of ours"));
+    assert!(place.ok(&["queue", "peek", &queue]).contains("  a()"));
     assert_eq!(place.stats(&queue)["ready"], 1);
 }
 
@@ -255,9 +278,10 @@ fn a_result_backend_that_is_not_there_is_said_with_the_way_out() {
     let told = place.refused(&[&worker[..], &["redis://:hush@127.0.0.1:1/0"]].concat());
     assert!(told.contains("--result-backend") && told.contains("127.0.0.1:1"), "{told}");
     assert!(told.contains("is Redis running") && !told.contains("hush"), "{told}");
-    // From a file as from the command line.
-    std::fs::write(place.dir.path().join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n")
-        .unwrap();
+    // From the user's file as from the command line.
+    let own = place.dir.path().join("none/tidegate");
+    std::fs::create_dir_all(&own).unwrap();
+    std::fs::write(own.join("tidegate.toml"), "[worker]\nresult-backend = \"redis://127.0.0.1:1\"\n").unwrap();
     let told = place.refused(&worker[..5]);
     assert!(told.contains("127.0.0.1:1"), "{told}");
 }

@@ -116,7 +116,9 @@ fn options_may_stand_in_the_file_and_threads_run_commands_too() {
     let place = place.path();
     let file = "[worker]\nmode = \"thread\"\nconcurrency = 2\nqueue = [\"a\", \"b\"]\nhandler = [\"echo=exec:cat\", \
                 \"slow=exec:exec sleep 1000\"]\ntask = [\"slow retries=0 hard-limit=100ms\"]\n";
-    std::fs::write(place.join("tidegate.toml"), file).unwrap();
+    // In the user's own directory: one in the current directory may not name handlers.
+    std::fs::create_dir_all(place.join("none/tidegate")).unwrap();
+    std::fs::write(place.join("none/tidegate/tidegate.toml"), file).unwrap();
     let worker = Worker::start(place, &[]);
     assert!(
         worker.banner.contains("queues    a, b") && worker.banner.contains("thread, 2 at a time"),

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use serde_json::Value;
-use tidegate_batch::{Asked, CallError, Caller, Local, Provider, Question, Remote};
+use tidegate_batch::{Asked, CallError, Caller, Local, Parameters, Provider, Question, Remote};
 use tidegate_limit::Admission;
 use tidegate_worker::{Handler, HandlerError, Task, TaskContext};
 
@@ -31,6 +31,41 @@ impl Asks {
     }
 }
 
+/// What queued pages may ask of the worker's account. By default everything: tasks are trusted as far as the broker is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    models: Vec<String>,
+    max_tokens: Option<u32>,
+}
+
+impl Allowed {
+    /// Answers pages for these models only; every model if there are none.
+    #[must_use]
+    pub fn with_models(mut self, models: impl IntoIterator<Item = impl Into<String>>) -> Allowed {
+        self.models = models.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Asks for at most this many output tokens per page, also for pages that state no maximum.
+    #[must_use]
+    pub fn with_max_tokens(mut self, max_tokens: u32) -> Allowed {
+        self.max_tokens = Some(max_tokens);
+        self
+    }
+
+    fn admits(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.iter().any(|allowed| allowed == model)
+    }
+
+    fn bound(&self, mut parameters: Parameters) -> Parameters {
+        parameters.max_tokens = match (parameters.max_tokens, self.max_tokens) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        };
+        parameters
+    }
+}
+
 /// Answers pages that a [`Crew`](crate::Crew) asks about: a handler of the tasks called [`TASK`](crate::TASK).
 ///
 /// What the server says of a page, good or bad, is the task's result; a task fails only if it is none.
@@ -44,14 +79,21 @@ struct Inner {
     asks: Asks,
     server: Server,
     worker: String,
+    allowed: Allowed,
 }
 
 impl PageHandler {
     /// A handler that asks there; `worker` is its name in results.
     #[must_use]
     pub fn new(asks: Asks, worker: impl Into<String>) -> PageHandler {
+        PageHandler::with_allowed(asks, worker, Allowed::default())
+    }
+
+    /// The same, for pages within what is allowed; others are rejected before anything is sent.
+    #[must_use]
+    pub fn with_allowed(asks: Asks, worker: impl Into<String>, allowed: Allowed) -> PageHandler {
         let server = asks.server();
-        PageHandler { inner: Rc::new(Inner { asks, server, worker: worker.into() }) }
+        PageHandler { inner: Rc::new(Inner { asks, server, worker: worker.into(), allowed }) }
     }
 
     /// Whom it asks.
@@ -79,7 +121,16 @@ impl Inner {
                 page.server, self.worker, self.server
             )));
         }
-        let parameters = page.parameters();
+        let parameters = self.allowed.bound(page.parameters());
+        if !self.allowed.admits(&parameters.model) {
+            return Err(HandlerError::rejected(format!(
+                "the page is for model {:?}, and worker {} answers only for {}; start workers for that model, or use a queue of \
+                 its own",
+                parameters.model,
+                self.worker,
+                self.allowed.models.join(", ")
+            )));
+        }
         let question = page.into_question().map_err(HandlerError::rejected)?;
         let asked = match &self.asks {
             Asks::Local(gate) => ask(&Local::new(gate), gate, &question).await,

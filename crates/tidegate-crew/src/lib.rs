@@ -10,7 +10,7 @@
 //! # What it promises
 //! - **A task has all that decides the answer**: prompt, text or picture, neighbours, model, parameters. No path of the
 //!   asker's machine, and no key: that is the worker's, which sends it to the server it was started for and to no other. A
-//!   task for another server is refused.
+//!   task for another server is refused, and so is one for a model that the worker does not allow ([`Allowed`]).
 //! - **Nothing is paid for twice.** A question's task is named by everything that decides the answer. Asked again while it
 //!   waits or runs, it is not stored again; answered while nobody listened, the answer is fetched.
 //! - **A worker that dies costs what it had in flight.** Its tasks return to the queue.
@@ -28,4 +28,4 @@ mod handler;
 
 pub use asker::{Crew, Withdrawn};
 pub use form::{Server, TASK};
-pub use handler::{Asks, PageHandler};
+pub use handler::{Allowed, Asks, PageHandler};

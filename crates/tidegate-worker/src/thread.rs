@@ -211,10 +211,11 @@ impl Run {
         let seat = self.crew.seat();
         let ending = Arc::new(Ending::new(&self.crew.abandoned, &free));
         let thread = {
-            let (handler, context, ending) = (Arc::clone(&self.handler), context.clone(), Arc::clone(&ending));
+            let (handler, context) = (Arc::clone(&self.handler), context.clone());
+            let comes_back = ComesBack(Arc::clone(&ending));
             seat.thread.run_named(name.as_str(), move || {
                 let outcome = catch_unwind(AssertUnwindSafe(|| handler.call(task, context)));
-                ending.came_back();
+                drop(comes_back);
                 outcome.map_or_else(|panic| panicked(&*panic), |answer| outcome_of(answer, soft_limit))
             })
         };
@@ -316,6 +317,16 @@ impl Crew {
         if seat.generation == self.generation.get() {
             self.idle.borrow_mut().push(seat);
         }
+    }
+}
+
+/// Owned by the job: reports the end of the run when the handler has returned, and also when the job is dropped before a thread
+/// has started it, as after a hard limit on a busy machine.
+struct ComesBack(Arc<Ending>);
+
+impl Drop for ComesBack {
+    fn drop(&mut self) {
+        self.0.came_back();
     }
 }
 

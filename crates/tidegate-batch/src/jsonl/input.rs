@@ -4,13 +4,17 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::line::{IdHash, RequestLine};
+use crate::provider::Dialect;
 
 /// A line longer than this is a mistake: pictures of a page take a few megabytes.
 pub(super) const LINE_LEN_MAX: usize = 64 << 20;
+
+/// What is read from a file at a time.
+const BUFFER: usize = 1 << 16;
 
 /// How many faults are listed; the rest is counted.
 const FAULTS_LISTED: usize = 20;
@@ -20,7 +24,7 @@ const FAULTS_LISTED: usize = 20;
 pub enum Input {
     /// Standard input, which can be read once and is not checked beforehand.
     Stdin,
-    /// A file.
+    /// A file. A pipe or another special file is treated as standard input is.
     File(
         /// Its path.
         PathBuf,
@@ -37,10 +41,20 @@ impl fmt::Display for Input {
 }
 
 impl Input {
+    /// Returns `true` if it can be read only once: standard input, a pipe, a terminal.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        match self {
+            Input::Stdin => true,
+            // A path that cannot be looked at is an error when it is opened.
+            Input::File(path) => path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()),
+        }
+    }
+
     pub(super) fn open(&self) -> io::Result<Lines> {
         Ok(match self {
-            Input::Stdin => Lines::new(Box::new(BufReader::with_capacity(1 << 16, io::stdin()))),
-            Input::File(path) => Lines::new(Box::new(BufReader::with_capacity(1 << 16, File::open(path)?))),
+            Input::Stdin => Lines::new(Box::new(io::stdin())).streamed(true),
+            Input::File(path) => Lines::new(Box::new(File::open(path)?)).streamed(self.is_stream()),
         })
     }
 }
@@ -100,7 +114,9 @@ impl Hasher for AsItIs {
 
 /// Lines, one at a time.
 pub(super) struct Lines {
-    reader: Box<dyn BufRead + Send>,
+    reader: BufReader<Box<dyn Read + Send>>,
+    /// Whether the next line may be a long time coming, so that those that are here should not wait for it.
+    is_stream: bool,
     number: u64,
 }
 
@@ -118,8 +134,13 @@ pub(super) struct Line {
 }
 
 impl Lines {
-    pub(super) fn new(reader: Box<dyn BufRead + Send>) -> Lines {
-        Lines { reader, number: 0 }
+    pub(super) fn new(reader: Box<dyn Read + Send>) -> Lines {
+        Lines { reader: BufReader::with_capacity(BUFFER, reader), is_stream: false, number: 0 }
+    }
+
+    fn streamed(mut self, is_stream: bool) -> Lines {
+        self.is_stream = is_stream;
+        self
     }
 
     /// The next line, blank ones included: whoever repairs a file counts its bytes.
@@ -173,13 +194,17 @@ impl Lines {
         Ok(Some(read.map(|request| (number, request)).map_err(|reason| BadLine { line: number, reason })))
     }
 
-    /// Some requests at a time: as many as come with this many bytes, at least one.
+    /// Some requests at a time: as many as come with this many bytes, at least one. A stream's are handed on as soon as the next
+    /// is not here yet.
     pub(super) fn next_requests(&mut self, bytes_max: usize) -> io::Result<Vec<Result<(u64, RequestLine), BadLine>>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while bytes < bytes_max {
             let Some(next) = self.next_request()? else { break };
             bytes += next.as_ref().map_or(0, |(_, request)| request.body.len()) + 256;
             batch.push(next);
+            if self.is_stream && !self.reader.buffer().contains(&b'\n') {
+                break;
+            }
         }
         Ok(batch)
     }
@@ -192,16 +217,17 @@ pub(super) enum Checked {
     Bad { faults: Vec<BadLine>, more: u64 },
 }
 
-/// Looks at every line of a file, and at whether an id occurs twice.
-pub(super) fn check(path: &Path) -> io::Result<Checked> {
+/// Looks at every line of a file, at whether the provider understands it, and at whether an id occurs twice.
+pub(super) fn check(path: &Path, dialect: Dialect) -> io::Result<Checked> {
     let mut lines = Input::File(path.to_owned()).open()?;
     let mut ids = IdSet::default();
     let (mut faults, mut more) = (Vec::new(), 0);
     while let Some(next) = lines.next_request()? {
         let fault = match next {
-            Ok((line, request)) => match ids.insert(IdHash::of(&request.id)) {
-                true => continue,
-                false => duplicate(line, &request.id),
+            Ok((line, request)) => match (ids.insert(IdHash::of(&request.id)), request.fits(dialect)) {
+                (true, Ok(())) => continue,
+                (true, Err(reason)) => BadLine { line, reason },
+                (false, _) => duplicate(line, &request.id),
             },
             Err(fault) => fault,
         };
@@ -226,7 +252,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8]) -> Lines {
-        Lines::new(Box::new(BufReader::with_capacity(7, io::Cursor::new(text.to_vec()))))
+        Lines::new(Box::new(io::Cursor::new(text.to_vec())))
     }
 
     #[test]
@@ -241,10 +267,32 @@ mod tests {
     #[test]
     fn a_line_without_end_is_not_kept() {
         let endless = [vec![b'x'; LINE_LEN_MAX + 10], b"\n{\"key\":\"a\",\"request\":{}}\n".to_vec()].concat();
-        let mut lines = Lines::new(Box::new(BufReader::new(io::Cursor::new(endless))));
+        let mut lines = Lines::new(Box::new(io::Cursor::new(endless)));
         let fault = lines.next_request().unwrap().unwrap().unwrap_err();
         assert_eq!(fault.to_string(), "line 1: it is longer than 64 MB");
         assert_eq!(lines.next_request().unwrap().unwrap().unwrap().0, 2);
+    }
+
+    /// Each read returns one piece, as a pipe does.
+    struct Pieces(Vec<&'static [u8]>);
+
+    impl Read for Pieces {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let piece = self.0.remove(0);
+            into[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    #[test]
+    fn requests_of_a_stream_do_not_wait_for_those_behind_them() {
+        let pieces = || Pieces(vec![b"{\"key\":\"a\",\"request\":{}}\n{\"key\":", b"\"b\",\"request\":{}}\n"]);
+        let sizes = |mut lines: Lines| [(); 3].map(|()| lines.next_requests(1 << 20).unwrap().len());
+        assert_eq!(sizes(Lines::new(Box::new(pieces())).streamed(true)), [1, 1, 0]);
+        assert_eq!(sizes(Lines::new(Box::new(pieces()))), [2, 0, 0]);
     }
 
     #[test]
@@ -254,7 +302,7 @@ mod tests {
         let mut text = String::from("{\"key\":\"a\",\"request\":{}}\nnonsense\n{\"key\":\"a\",\"request\":{}}\n");
         text.push_str(&"{}\n".repeat(30));
         std::fs::write(&path, &text).unwrap();
-        let Checked::Bad { faults, more } = check(&path).unwrap() else { panic!("32 faults") };
+        let Checked::Bad { faults, more } = check(&path, Dialect::Gemini).unwrap() else { panic!("32 faults") };
         assert_eq!((faults.len(), more), (FAULTS_LISTED, 12));
         assert!(faults[0].to_string().starts_with("line 2: it is not JSON"), "{}", faults[0]);
         assert_eq!(faults[1].to_string(), "line 3: the id \"a\" occurred before; ids must be unique in a file");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::call_error::CallError;
+use crate::provider::Dialect;
 use crate::question::Usage;
 
 /// Whose lines they are.
@@ -57,6 +58,28 @@ impl RequestLine {
             return Ok(RequestLine { format: Format::Gemini, id, url: String::new(), body: object("request")? });
         }
         Err("it has neither a \"custom_id\" (OpenAI's batches) nor a \"key\" (Gemini's)".to_owned())
+    }
+}
+
+impl RequestLine {
+    /// Checks that the provider understands such a line; the reason if not. A request in another provider's form would be paid
+    /// for, and its answer could not be read.
+    pub(super) fn fits(&self, dialect: Dialect) -> Result<(), String> {
+        let url = self.url.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let is_openai =
+            ["/completions", "/responses", "/embeddings", "/moderations"].iter().any(|end| url.ends_with(end));
+        let of = match (self.format, dialect) {
+            (Format::Gemini, Dialect::Gemini) => return Ok(()),
+            (Format::Gemini, _) => "Gemini's form (\"key\" and \"request\")".to_owned(),
+            (Format::OpenAi, Dialect::Anthropic) if !url.ends_with("/messages") => {
+                format!("not for Anthropic's \"/v1/messages\" but for {:?}", self.url)
+            }
+            (Format::OpenAi, Dialect::Gemini) if is_openai || url.ends_with("/messages") => {
+                format!("for {:?}, which is not a path of Gemini's", self.url)
+            }
+            (Format::OpenAi, _) => return Ok(()),
+        };
+        Err(format!("it is {of}, and the provider is {}", dialect.name()))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, BufWriter, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::input::{IdSet, Lines};
@@ -146,7 +146,7 @@ fn open_locked(path: &Path) -> Result<File, ResultsError> {
 /// Reads everything, repairs the last line, and stands at the end.
 fn read_back(file: &mut File) -> Result<Known, ResultsError> {
     file.seek(SeekFrom::Start(0))?;
-    let mut lines = Lines::new(Box::new(BufReader::with_capacity(1 << 16, file.try_clone()?)));
+    let mut lines = Lines::new(Box::new(file.try_clone()?));
     let (mut known, mut end, mut complete) = (Known::default(), 0, true);
     while let Some(line) = lines.next_raw()? {
         let bytes = line.bytes.as_deref().unwrap_or_default();
@@ -185,7 +185,7 @@ fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File,
     let fresh = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside)?;
     fresh.try_lock().map_err(|_| ResultsError::Busy)?;
     file.seek(SeekFrom::Start(0))?;
-    let mut lines = Lines::new(Box::new(BufReader::with_capacity(1 << 16, file.try_clone()?)));
+    let mut lines = Lines::new(Box::new(file.try_clone()?));
     let mut out = BufWriter::with_capacity(1 << 16, &fresh);
     while let Some(line) = lines.next_raw()? {
         let Some(bytes) = line.bytes else { continue };

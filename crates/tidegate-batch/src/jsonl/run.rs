@@ -3,12 +3,13 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use serde_json::Value;
-use tidegate_loop::{JoinHandle, spawn, timeout, to_thread};
+use tidegate_loop::{JobError, JoinHandle, ThreadPool, spawn, timeout, to_thread};
 use tidegate_pool::Pool;
 use tidegate_sync::{Event as Signal, Queue};
 
@@ -69,9 +70,9 @@ impl Run {
 pub(super) async fn run(batch: Batch, caller: &Caller, watch: Watch) -> Result<Summary, BatchError> {
     let Batch { input, output, earlier, bad_lines, model, waiting_max, grace, stop, stdout } = batch;
     let total = match (&input, bad_lines) {
-        (Input::File(path), BadLines::Stop) => {
-            let path = path.clone();
-            Some(in_thread(move || input::check(&path), &input).await?)
+        (Input::File(path), BadLines::Stop) if !input.is_stream() => {
+            let (path, dialect) = (path.clone(), caller.dialect());
+            Some(finished(to_thread(move || input::check(&path, dialect)), &input).await?)
         }
         _ => None,
     };
@@ -139,13 +140,18 @@ fn concurrency(caller: &Caller) -> usize {
 /// Hands every request that has no result to a task of its own, until there are no more or the run is stopped.
 async fn feed(run: &Rc<Run>, input: &Input, pool: &Pool, known: &Known, bad_lines: BadLines) -> Result<(), BatchError> {
     let opening = input.clone();
-    let mut lines = Some(in_thread(move || opening.open(), input).await?);
+    // Opening a pipe and reading from it may wait for its writer for ever. In a pool of its own such a read holds up neither the
+    // other jobs nor the end of the loop.
+    let reader_thread = ThreadPool::builder().threads_max(1).name("tidegate-input").build();
+    let opened = finished(reader_thread.run(move || opening.open()), input);
+    let Some(opened) = unless_stopped(&run.stop, pin!(opened)).await else { return Ok(()) };
+    let mut lines = Some(opened?);
     // A file has been checked; a stream, or a file with faults, is while it is read.
     let mut seen = run.progress.borrow().total.is_none().then(IdSet::default);
     let scope = Rc::new(run.caller.gate().unscoped().clone());
     loop {
         let Some(reader) = lines.take() else { return Ok(()) };
-        let reading = in_thread(move || read(reader), input);
+        let reading = finished(reader_thread.run(move || read(reader)), input);
         let Some(read) = unless_stopped(&run.stop, pin!(reading)).await else { return Ok(()) };
         let (reader, requests) = read?;
         if requests.is_empty() {
@@ -155,6 +161,7 @@ async fn feed(run: &Rc<Run>, input: &Input, pool: &Pool, known: &Known, bad_line
         for next in requests {
             let checked = next.and_then(|(line, request)| {
                 let id = IdHash::of(&request.id);
+                request.fits(run.caller.dialect()).map_err(|reason| BadLine { line, reason })?;
                 match seen.as_mut().is_none_or(|seen| seen.insert(id)) {
                     true => Ok((id, request)),
                     false => Err(duplicate(line, &request.id)),
@@ -191,7 +198,7 @@ async fn feed(run: &Rc<Run>, input: &Input, pool: &Pool, known: &Known, bad_line
 
 type Requests = Vec<Result<(u64, RequestLine), BadLine>>;
 
-fn read(mut lines: Lines) -> std::io::Result<(Lines, Requests)> {
+fn read(mut lines: Lines) -> io::Result<(Lines, Requests)> {
     let requests = lines.next_requests(READ_AHEAD)?;
     Ok((lines, requests))
 }
@@ -295,14 +302,15 @@ async fn finish(writer: JoinHandle<Result<(), ResultsError>>) -> Result<(), Resu
 }
 
 fn gone(error: &dyn std::error::Error) -> ResultsError {
-    ResultsError::Io(std::io::Error::other(error.to_string()))
+    ResultsError::Io(io::Error::other(error.to_string()))
 }
 
-async fn in_thread<T: Send + 'static>(
-    job: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+/// The result of a job that reads `input`.
+async fn finished<T>(
+    job: impl Future<Output = Result<io::Result<T>, JobError>>,
     input: &Input,
 ) -> Result<T, BatchError> {
-    let done = to_thread(job).await.unwrap_or_else(|error| Err(std::io::Error::other(error.to_string())));
+    let done = job.await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
     done.map_err(|error| BatchError::Input { input: input.clone(), error })
 }
 

@@ -1,6 +1,7 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, 
 use tidegate_batch::{Caller, Look, Pace, Quotas};
 use tidegate_http::Client;
 use tidegate_limit::{Admission, Snapshot};
-use tidegate_loop::signal::{SignalKind, signal};
+use tidegate_loop::signal::{Signal, SignalKind, signal};
 use tidegate_loop::spawn;
 
 use super::Done;
@@ -39,18 +40,18 @@ const FAILURES_PRINTED: u64 = 10;
                   Lines out:  {\"id\":…,\"custom_id\":\"r1\",\"response\":{\"status_code\":200,…,\"body\":{…}},\"error\":null}\n            \
                   {\"id\":…,\"custom_id\":\"r1\",\"response\":null,\"error\":{\"code\":…,\"message\":…}}\n\n\
                   A file is checked before anything is sent; with a line that makes no sense or an id that occurs twice nothing \
-                  is. Standard input is checked while it is read.\n\n\
+                  is. Standard input and pipes are checked while they are read.\n\n\
                   Examples:\n  tidegate batch requests.jsonl -o results.jsonl --rpm 500 --tpm 200000\n  \
                   tidegate batch requests.jsonl -o results.jsonl --retry-failed\n  \
                   make-requests | tidegate batch - --base-url http://localhost:8080/v1 > results.jsonl\n\n\
                   Exit codes: 0 done, 1 some requests failed or are missing, 2 could not run."
 )]
 pub(crate) struct Args {
-    /// The requests, or - for standard input
+    /// The requests: a file, a pipe, or - for standard input
     #[arg(value_name = "REQUESTS")]
     requests: PathBuf,
 
-    /// Where results go, or - for standard output; NAME.results.jsonl for NAME.jsonl unless given
+    /// Where results go, or - for standard output; [default: NAME.results.jsonl for NAME.jsonl, standard output for a pipe]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -109,8 +110,8 @@ impl TryFrom<Args> for Config {
         let output = match (args.output, &input) {
             (Some(path), _) if is_dash(&path) => Output::Stdout,
             (Some(path), _) => Output::File(path),
-            (None, Input::Stdin) => Output::Stdout,
-            (None, Input::File(path)) => Output::File(path.with_extension("results.jsonl")),
+            (None, Input::File(path)) if !input.is_stream() => Output::File(path.with_extension("results.jsonl")),
+            (None, _) => Output::Stdout,
         };
         if matches!((&input, &output), (Input::File(from), Output::File(to)) if from == to) {
             bail!("the results would overwrite the requests; choose another --output");
@@ -183,8 +184,9 @@ async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
     let caller = server.caller(&gate)?.with_client(client);
     let progress = Rc::new(Cell::new(Progress::default()));
     let following = reporter.follow(Flow::new(&progress, gate, caller.clone(), batch.stop()));
-    let signals =
-        [SignalKind::INTERRUPT, SignalKind::TERMINATE].map(|kind| spawn(heed(kind, batch.stop(), reporter.clone())));
+    // Listened for before anything is read or written.
+    let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE]
+        .map(|kind| spawn(heed(signal(kind), batch.stop(), reporter.clone())));
     let outcome = batch
         .run(&caller, move |event, now| {
             progress.set(*now);
@@ -200,8 +202,8 @@ async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
 }
 
 /// First in order, then at once.
-async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter) {
-    let Ok(mut signals) = signal(kind) else { return };
+async fn heed(signals: io::Result<Signal>, stop: Stop, reporter: Reporter) {
+    let Ok(mut signals) = signals else { return };
     signals.recv().await;
     reporter.stopping("waiting for the answers that are on their way; once more to drop them");
     stop.stop();

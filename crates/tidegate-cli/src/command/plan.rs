@@ -168,7 +168,7 @@ fn describe(plan: &Plan) -> String {
 }
 
 /// `1,234,567`
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let lead = digits.len() % 3;
     let mut text = digits[..lead].to_owned();

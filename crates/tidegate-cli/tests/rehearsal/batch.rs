@@ -55,6 +55,56 @@ fn standard_input_and_output_make_a_filter() {
     assert!(server.stats().in_flight_peak <= 3);
 }
 
+/// A pipe can be read once, so it is not checked beforehand; and its writer may take its time.
+#[test]
+fn a_pipe_is_read_like_standard_input_and_each_request_is_sent_as_it_comes() {
+    let server = Server::builder().start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let mut command = tidegate(&["batch", "/dev/stdin", "--base-url", &base]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    for (written, line) in questions(3).lines().enumerate() {
+        writeln!(pipe, "{line}").unwrap();
+        server.wait_until(|stats| stats.answered > written as u64);
+    }
+    drop(pipe);
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(succeeded(&text(&done.stdout)).len(), 3);
+}
+
+#[test]
+fn a_pipe_without_a_writer_can_be_left() {
+    let (place, server) = (Place::new("fifo"), Server::builder().start_in_thread().unwrap());
+    let (fifo, base) = (place.path("requests.fifo"), format!("{}/v1", server.base_url()));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut command = tidegate(&["batch", &fifo, "-o", &place.path("out.jsonl"), "--base-url", &base]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The output is opened before the input.
+    while place.file_count() < 2 {
+        assert_eq!(child.try_wait().unwrap(), None);
+        std::thread::yield_now();
+    }
+    assert!(std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+}
+
+#[test]
+fn lines_in_another_providers_form_are_refused_before_anything_is_sent() {
+    let place = Place::new("forms");
+    let server = Server::builder().start_in_thread().unwrap();
+    let openai = place.write("openai.jsonl", &questions(2));
+    let gemini = place.write("gemini.jsonl", "{\"key\":\"a\",\"request\":{\"contents\":[]}}\n");
+    for (file, provider) in [(&openai, "gemini"), (&openai, "anthropic"), (&gemini, "openai"), (&gemini, "anthropic")] {
+        let done = batch(&server, &[file, "--provider", provider, "--model", "m"]);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{file} {provider}: {said}");
+        assert!(said.contains("line 1: it is ") && said.contains(&format!("the provider is {provider}")), "{said}");
+    }
+    assert_eq!(server.stats().arrived, 0);
+}
+
 #[test]
 fn what_cannot_run_says_why_and_what_to_do() {
     let place = Place::new("refused");

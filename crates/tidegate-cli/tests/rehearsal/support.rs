@@ -74,6 +74,11 @@ impl Place {
         self.path(name)
     }
 
+    /// The number of files in it.
+    pub(crate) fn file_count(&self) -> usize {
+        std::fs::read_dir(self.0.path()).unwrap().count()
+    }
+
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }

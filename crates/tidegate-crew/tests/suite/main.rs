@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tidegate_batch::{CallError, Caller, Dialect, Local, Parameters, Provider, Question, Remote, Retries};
-use tidegate_crew::{Asks, Crew, PageHandler, TASK};
+use tidegate_crew::{Allowed, Asks, Crew, PageHandler, TASK};
 use tidegate_limit::{Backoff, Gate, Limit};
 use tidegate_loop::{EventLoop, JoinHandle, run, spawn, timeout, yield_now};
 use tidegate_rehearsal::{Handle, Latency, Server};
@@ -230,6 +230,34 @@ fn the_model_of_a_queued_page_cannot_choose_the_path_that_a_key_is_sent_to() {
         assert_eq!(server.stats().arrived, 0);
         ask("models/gemini-2.0-flash").await.unwrap();
         assert_eq!(server.stats().arrived, 1);
+        worker.stop().await;
+    });
+}
+
+#[test]
+fn a_worker_answers_only_for_the_models_it_allows_and_up_to_its_token_limit() {
+    on_loop(async {
+        let (broker, server, gate) = (memory(), server(Duration::ZERO), gate());
+        let allowed = Allowed::default().with_models(["small"]).with_max_tokens(7);
+        let handler = PageHandler::with_allowed(Asks::Server(caller(&server)), "w", allowed);
+        let handlers = Handlers::new().handler(TASK, Rc::new(handler));
+        let master = Master::new(Rc::clone(&broker), Rc::new(Coroutines::new(handlers)), Settings::new([QUEUE]));
+        let worker = Worker { handle: master.handle(), running: spawn(master.run()) };
+        let ask = |model: &str, max_tokens: Option<u32>| {
+            let parameters = Parameters { model: model.into(), max_tokens, temperature: None };
+            let alone = Rc::new(Remote::new(caller(&server), parameters.clone()));
+            let asks = Asks::Server(caller(&server)).server();
+            let crew = Crew::new(Rc::clone(&broker), QUEUE, asks, alone, Some(parameters), &gate);
+            let gate = gate.clone();
+            async move { crew.ask(gate.unscoped(), &question(1)).await }
+        };
+        let error = ask("large", None).await.unwrap_err();
+        assert!(matches!(&error, CallError::Shut { reason } if reason.contains("answers only for small")), "{error:?}");
+        assert_eq!(server.stats().arrived, 0);
+        // The server answers with as many tokens as it may.
+        for (asked, used) in [(None, 7), (Some(50), 7), (Some(3), 3)] {
+            assert_eq!(ask("small", asked).await.unwrap().answer.usage.output_tokens, used, "{asked:?}");
+        }
         worker.stop().await;
     });
 }

@@ -65,6 +65,9 @@ pub(super) struct Core {
     /// How long closing waits for the kernel to take more of what was written.
     pub(super) linger: Duration,
     pub(super) counts: Counts,
+    /// The next entry finds the submission ring full and the kernel busy, once: no kernel does so on request.
+    #[cfg(test)]
+    pub(super) busy_once: bool,
 }
 
 /// What the ring did.
@@ -101,6 +104,8 @@ impl Core {
             flags,
             linger: LINGER,
             counts: Counts::default(),
+            #[cfg(test)]
+            busy_once: false,
         })
     }
 
@@ -196,6 +201,10 @@ impl Core {
     /// # Safety
     /// What the entry points to must stay where it is and unchanged until the operation's last completion.
     pub(super) unsafe fn queue(&mut self, entry: &squeue::Entry) {
+        #[cfg(test)]
+        if mem::take(&mut self.busy_once) {
+            self.reap();
+        }
         // SAFETY: the caller's promise.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
             let queued = self.ring.submission().len();

@@ -110,13 +110,15 @@ impl Core {
     }
 
     pub(super) fn rearm_polls(&mut self) {
-        for index in 0..self.rearm.len() {
+        let count = self.rearm.len();
+        for index in 0..count {
             // Closing waits for what ends, not for what is ready again and again.
             if !self.closed {
                 self.arm_poll(self.rearm[index]);
             }
         }
-        self.rearm.clear();
+        // A full submission ring makes `queue` reap, and that adds polls behind the first `count`.
+        self.rearm.drain(..count);
     }
 
     pub(super) fn polled(&mut self, key: Key, result: i32, more: bool) {

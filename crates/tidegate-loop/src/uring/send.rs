@@ -115,12 +115,13 @@ impl Core {
 
     /// Queues what was written; whether there was anything.
     pub(super) fn queue_sends(&mut self) -> bool {
-        let any = !self.unsent.is_empty();
-        for index in 0..self.unsent.len() {
+        let count = self.unsent.len();
+        for index in 0..count {
             self.send(self.unsent[index]);
         }
-        self.unsent.clear();
-        any
+        // A full submission ring makes `queue` reap, and that adds streams behind the first `count`.
+        self.unsent.drain(..count);
+        count > 0
     }
 
     /// Queues what is left of `flying`.

@@ -449,3 +449,51 @@ fn files_cannot_be_watched_and_neither_can_a_socket_of_the_rings() {
     drop(stream);
     ring.clone().register(owner.as_fd(), TOKEN, interest).unwrap();
 }
+
+/// What has arrived at a peer that does not block.
+fn arrived(far: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let error = far.read_to_end(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    bytes
+}
+
+#[test]
+fn a_send_that_ends_while_others_are_queued_on_a_full_ring_goes_on() {
+    let ring = ring();
+    let ((first, mut first_far), (second, mut second_far)) = (pair(&ring), pair(&ring));
+    assert_eq!(first.send(b"one "), Ok(4));
+    {
+        // Sent, and its completion not yet seen.
+        let mut core = ring.core.borrow_mut();
+        assert!(core.queue_sends());
+        core.enter(Some(Duration::ZERO)).unwrap();
+    }
+    assert_eq!(first.send(b"two"), Ok(3));
+    assert_eq!(second.send(b"three"), Ok(5));
+    ring.core.borrow_mut().busy_once = true;
+    for _ in 0..3 {
+        look(&ring);
+    }
+    assert!(!ring.core.borrow().busy_once);
+    assert_eq!(arrived(&mut second_far), b"three");
+    assert_eq!(arrived(&mut first_far), b"one two");
+}
+
+#[test]
+fn a_poll_that_tells_while_others_are_armed_on_a_full_ring_tells_again() {
+    let ring = ring();
+    let level = Interest { readable: true, writable: false, edge: false };
+    let bells: Vec<OwnedFd> = (0..2).map(|_| eventfd(1, EventfdFlags::NONBLOCK).unwrap()).collect();
+    ring.clone().register(bells[0].as_fd(), Token(1), level).unwrap();
+    // The first has told and is to be armed again; the second has told, and its completion is not yet seen.
+    assert_eq!(next(&ring).len(), 1);
+    ring.clone().register(bells[1].as_fd(), Token(2), level).unwrap();
+    ring.core.borrow_mut().enter(Some(Duration::ZERO)).unwrap();
+    ring.core.borrow_mut().busy_once = true;
+    for _ in 0..3 {
+        let mut told: Vec<u64> = look(&ring).iter().map(|ready| ready.token.0).collect();
+        told.sort_unstable();
+        assert_eq!(told, [1, 2]);
+    }
+}

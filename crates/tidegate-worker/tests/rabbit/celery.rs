@@ -217,7 +217,8 @@ fn celerys_tools_see_the_worker_and_its_tasks_and_tell_it_what_to_do() {
 
         assert_eq!((&told["done"], &told["succeeded"]["result"]), (&json!(7), &json!("7")));
         assert!(told["succeeded"]["runtime"].as_f64().is_some());
-        assert_eq!((&told["received"]["name"], &told["received"]["args"]), (&json!("add"), &json!("(3, 4)")));
+        let received = (&told["received"]["name"], &told["received"]["args"]);
+        assert_eq!(received, (&json!("add for Ada"), &json!("(3, 4)")), "monitors see the shadow");
         assert_eq!(told["failed"]["exception"], json!("ValueError('no luck')"));
         assert_eq!((&told["flaky"], &told["retried"]["exception"]), (&json!(2), &json!("ValueError('not yet')")));
         assert_eq!(report.unsettled, 0);

@@ -126,18 +126,30 @@ pub(crate) fn ctl(arguments: &[&str]) {
 /// Runs one of the scripts in peers/ while the loop goes on; its first argument is the broker's address.
 pub(crate) async fn python(script: &str, arguments: &[&str]) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rabbit/peers").join(script);
-    run_python(vec![path.to_str().unwrap().to_owned()], arguments).await
+    run_python(&variable("TIDEGATE_PYTHON"), vec![path.to_str().unwrap().to_owned()], arguments).await
+}
+
+/// As [`python`], with one of the [`pythons`].
+pub(crate) async fn python_of(interpreter: &str, script: &str, arguments: &[&str]) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rabbit/peers").join(script);
+    run_python(interpreter, vec![path.to_str().unwrap().to_owned()], arguments).await
 }
 
 /// Runs a script that is given as text.
 pub(crate) async fn python_text(script: &str, arguments: &[&str]) -> Value {
-    run_python(vec!["-c".to_owned(), script.to_owned()], arguments).await
+    run_python(&variable("TIDEGATE_PYTHON"), vec!["-c".to_owned(), script.to_owned()], arguments).await
 }
 
-fn peer(mut line: Vec<String>, arguments: &[&str]) -> Command {
+/// The interpreters that have Celery, the newest first: that one has dramatiq and Flower as well.
+pub(crate) fn pythons() -> Vec<String> {
+    let older = variable("TIDEGATE_PYTHONS_OLDER");
+    std::iter::once(variable("TIDEGATE_PYTHON")).chain(older.split(':').map(ToOwned::to_owned)).collect()
+}
+
+fn peer(interpreter: &str, mut line: Vec<String>, arguments: &[&str]) -> Command {
     line.push(format!("amqp://guest:guest@{}//", host()));
     line.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-    let mut command = Command::new(variable("TIDEGATE_PYTHON"));
+    let mut command = Command::new(interpreter);
     command.args(line).stdin(Stdio::null());
     command
 }
@@ -146,10 +158,10 @@ fn peer(mut line: Vec<String>, arguments: &[&str]) -> Command {
 pub(crate) struct Peer(Child);
 
 impl Peer {
-    pub(crate) fn start(script: &str, arguments: &[&str]) -> Peer {
+    pub(crate) fn start(interpreter: &str, script: &str, arguments: &[&str]) -> Peer {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rabbit/peers").join(script);
         Peer(
-            peer(vec![path.to_str().unwrap().to_owned()], arguments)
+            peer(interpreter, vec![path.to_str().unwrap().to_owned()], arguments)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -165,8 +177,8 @@ impl Drop for Peer {
     }
 }
 
-async fn run_python(line: Vec<String>, arguments: &[&str]) -> Value {
-    let mut command = peer(line, arguments);
+async fn run_python(interpreter: &str, line: Vec<String>, arguments: &[&str]) -> Value {
+    let mut command = peer(interpreter, line, arguments);
     let run = move || command.output().unwrap();
     let output = to_thread(run).await.unwrap();
     checked(&output);

@@ -62,7 +62,9 @@ fn a_thread_that_does_not_come_back_is_left_behind_replaced_and_counted() {
     live(async {
         let (handlers, release) = deaf();
         let mode = Rc::new(Threads::new(handlers).with_slots(1));
-        let yard = Yard::with_mode(Rc::clone(&mode) as Rc<dyn Mode>, |settings| settings.policies = limited(0, 20));
+        let yard = Yard::with_mode(Rc::clone(&mode) as Rc<dyn Mode>, |settings| {
+            settings.policies = limited(0, 20).task("add", quick());
+        });
         let figures = |mode: &Threads| mode.figures().iter().map(|figure| figure.value).collect::<Vec<_>>();
         assert_eq!(yard.run(Task::new("deaf")).await.error.unwrap().kind, "TimeLimit");
         assert_eq!(figures(&mode), [1, 1]);
@@ -70,6 +72,24 @@ fn a_thread_that_does_not_come_back_is_left_behind_replaced_and_counted() {
         assert_eq!(yard.run(Task::new("add").arg(1).arg(1)).await.value, 2);
         release.send(()).unwrap();
         until(|| figures(&mode) == [1, 0]).await;
+        yard.stop(Stop::Warm).await;
+    });
+}
+
+#[test]
+fn a_job_that_is_late_before_its_thread_starts_leaves_nothing_behind() {
+    live(async {
+        let mode = Rc::new(Threads::new(deaf().0).with_slots(1).with_abandoned_max(0));
+        let at_once = Policy { hard_limit: Some(Duration::from_nanos(1)), retries_max: 0, ..quick() };
+        let yard = Yard::with_mode(Rc::clone(&mode) as Rc<dyn Mode>, |settings| {
+            settings.policies = Policies::new(quick()).task("panic", at_once);
+        });
+        // New threads take longer to start than this limit, so most of these jobs are dropped before they run.
+        for _ in 0..20 {
+            yard.run(Task::new("panic")).await;
+        }
+        until(|| mode.figures()[1].value == 0).await;
+        assert_eq!(yard.run(Task::new("add").arg(1).arg(1)).await.value, 2);
         yard.stop(Stop::Warm).await;
     });
 }

@@ -6,9 +6,11 @@ use tidegate_worker::{Broker, DeadLetter, Selection, TaskId};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
+use crate::command::plan::thousands;
 use crate::terminal::{self, escape};
 
-use super::{as_json, as_line, confirmed};
+use super::confirmed;
+use super::shown::{as_json, as_line};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -18,7 +20,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What was given up, oldest first, and why
+    /// List dead tasks, oldest first, with the reason
     Ls(LsArgs),
     /// Send them back to their queues, with their counts at zero
     Retry(ChoiceArgs),
@@ -32,7 +34,7 @@ struct LsArgs {
     #[arg(value_name = "QUEUE")]
     name: Option<String>,
 
-    /// At most this many
+    /// At most this many; if there are more, standard error says how many
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
 
@@ -85,9 +87,7 @@ impl ChoiceArgs {
         if !self.all && self.of.is_none() {
             return Ok(self.ids.len() as u64);
         }
-        let queues = broker.inspect().await.map_err(failed)?;
-        let ours = queues.iter().filter(|stats| self.of.as_ref().is_none_or(|queue| *queue == stats.queue));
-        Ok(ours.map(|stats| stats.dead).sum())
+        dead_count(broker, self.of.as_deref()).await
     }
 }
 
@@ -129,7 +129,12 @@ fn told(args: &ChoiceArgs, count: u64, what: &str) -> anyhow::Result<Done> {
 
 async fn ls(args: LsArgs) -> anyhow::Result<Done> {
     let broker = args.broker.open_existing().await?;
-    let letters = broker.dead(args.name.as_deref(), args.limit).await.map_err(failed)?;
+    // One more than is shown, to know whether there are more.
+    let mut letters = broker.dead(args.name.as_deref(), args.limit.saturating_add(1)).await.map_err(failed)?;
+    let more = letters.len() > args.limit;
+    letters.truncate(args.limit);
+    // Counted only then: on RabbitMQ that takes several requests per queue.
+    let total = if more { dead_count(&*broker, args.name.as_deref()).await? } else { 0 };
     broker.close().await.map_err(failed)?;
     let mut out = String::new();
     for letter in &letters {
@@ -145,7 +150,19 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
         }
     }
     super::show(&out, args.json)?;
+    if more {
+        let shown = letters.len() as u64;
+        // RabbitMQ does not list a queue that tidegate has never used, so it is not counted.
+        let of = if total > shown { format!("of {}", thousands(total)) } else { "of more".to_owned() };
+        terminal::say(format!("tidegate: {} {of} dead tasks shown; show more with --limit", thousands(shown)));
+    }
     Ok(Done::All)
+}
+
+/// How many dead tasks there are, in one queue or in all of them.
+async fn dead_count(broker: &dyn Broker, queue: Option<&str>) -> anyhow::Result<u64> {
+    let queues = broker.inspect().await.map_err(failed)?;
+    Ok(queues.iter().filter(|stats| queue.is_none_or(|queue| queue == stats.queue)).map(|stats| stats.dead).sum())
 }
 
 fn text(letter: &DeadLetter, traceback: bool) -> String {

@@ -1,20 +1,21 @@
 //! `tidegate queue`: what waits, what was given up, and how the file is.
 
 mod dead;
+mod shown;
 mod table;
 
 use std::io::{BufRead as _, IsTerminal as _};
 
 use anyhow::bail;
 use clap::Subcommand;
-use serde_json::{Value, json};
-use tidegate_worker::codec::native;
-use tidegate_worker::{Broker as _, Envelope};
+use serde_json::Value;
+use tidegate_worker::Broker as _;
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
 use crate::terminal::{self, escape};
 
+use shown::{as_json, as_line};
 use table::Table;
 
 /// Look into queues and put them in order
@@ -225,53 +226,6 @@ fn confirmed(yes: bool, what: &str) -> anyhow::Result<bool> {
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-/// The task, if the body is one of ours; otherwise the body as text.
-fn as_json(envelope: &Envelope) -> Value {
-    let mut object = match native::decode(envelope, 0) {
-        Ok(task) => json!({"task": task.name, "args": task.args, "kwargs": task.kwargs}),
-        Err(_) => json!({"body": String::from_utf8_lossy(&envelope.body)}),
-    };
-    object["id"] = json!(envelope.id.as_str());
-    object["queue"] = json!(envelope.queue);
-    object["priority"] = json!(envelope.priority);
-    object["eta"] = json!(envelope.eta.map(|at| at.to_string()));
-    object["expires"] = json!(envelope.expires.map(|at| at.to_string()));
-    object["unique"] = json!(envelope.unique.as_ref().map(|unique| &unique.key));
-    object
-}
-
-/// The most a line shows of a task's arguments.
-const SHOWN_CHARS: usize = 120;
-
-fn as_line(envelope: &Envelope) -> String {
-    let what = match native::decode(envelope, 0) {
-        Ok(task) => {
-            let args = task.args.iter().map(Value::to_string);
-            let kwargs = task.kwargs.iter().map(|(name, value)| format!("{name}={value}"));
-            format!("{}({})", task.name, args.chain(kwargs).collect::<Vec<_>>().join(", "))
-        }
-        Err(_) => format!("{} bytes that are no task of ours", envelope.body.len()),
-    };
-    let mut line = format!("{}  {}", escape::line(envelope.id.as_str()), shortened(&escape::line(&what)));
-    if envelope.priority > 0 {
-        line += &format!("  priority {}", envelope.priority);
-    }
-    if let Some(eta) = envelope.eta {
-        line += &format!("  not before {eta}");
-    }
-    if let Some(expires) = envelope.expires {
-        line += &format!("  until {expires}");
-    }
-    line + "\n"
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
 }
 
 fn age(ms: u64) -> String {

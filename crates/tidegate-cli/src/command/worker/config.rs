@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use tidegate_crew::PageHandler;
+use tidegate_crew::{Allowed, PageHandler};
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
 use tidegate_redis::Address;
@@ -230,6 +230,9 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
 
 fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
     if !args.handler.contains(&HandlerSpec::Explain) {
+        if !args.allow_model.is_empty() || args.allow_max_tokens.is_some() {
+            bail!("--allow-model and --allow-max-tokens are for pages; add --handler explain, or leave them out");
+        }
         return Ok(None);
     }
     // Before anything happens: a key that is missing is missed at once.
@@ -238,7 +241,11 @@ fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
     }
     let quotas = args.quotas.quotas(None);
     quotas.gate()?;
-    Ok(Some(PagesSpec { server: args.server.clone(), quotas, shared: args.shared.clone() }))
+    let mut allowed = Allowed::default().with_models(&args.allow_model);
+    if let Some(max_tokens) = args.allow_max_tokens {
+        allowed = allowed.with_max_tokens(max_tokens);
+    }
+    Ok(Some(PagesSpec { server: args.server.clone(), quotas, shared: args.shared.clone(), allowed }))
 }
 
 fn result_backend(args: &Args) -> anyhow::Result<Option<(Address, Duration)>> {
@@ -441,6 +448,10 @@ mod tests {
             ("q", 1)
         );
         assert!(complaint("--handler|explain|--mode|thread").contains("runs in coroutines"));
+        assert!(complaint("--handler|a=exec:cat|--allow-model|m").contains("add --handler explain"));
+        assert!(complaint("--handler|a=exec:cat|--allow-max-tokens|9").contains("add --handler explain"));
+        let some = config("--handler|explain|--allow-model|m|--allow-model|n|--allow-max-tokens|9").unwrap();
+        assert_eq!(some.pages.unwrap().allowed, Allowed::default().with_models(["m", "n"]).with_max_tokens(9));
         assert!(complaint("--handler|explain|--|sh").contains("start two workers"));
         let error = complaint("--handler|explain|--provider|openai|--api-key-env|TIDEGATE_NO_SUCH_KEY");
         assert!(error.contains("TIDEGATE_NO_SUCH_KEY"), "{error}");

@@ -124,6 +124,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=HANDLER")]
     handler: Vec<HandlerSpec>,
 
+    /// --handler explain: answer pages for this model only; may be given several times [default: every model]
+    #[arg(long, value_name = "MODEL")]
+    allow_model: Vec<String>,
+
+    /// --handler explain: maximum number of output tokens per page, also for pages that ask for more [default: as the page says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    allow_max_tokens: Option<u32>,
+
     /// How task bodies are written. In RabbitMQ what is chained to foreign tasks is sent on, and Celery's tools see the worker
     #[arg(long, value_enum, default_value_t = Codec::Native)]
     codec: Codec,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tidegate_batch::Quotas;
-use tidegate_crew::{Asks, PageHandler};
+use tidegate_crew::{Allowed, Asks, PageHandler};
 
 use crate::command::limits::{Opened, SharedArgs};
 use crate::command::server::{AddressArgs, ProviderArg};
@@ -17,6 +17,7 @@ pub(crate) struct PagesSpec {
     pub(crate) server: AddressArgs,
     pub(crate) quotas: Quotas,
     pub(crate) shared: SharedArgs,
+    pub(crate) allowed: Allowed,
 }
 
 /// The same, ready.
@@ -32,7 +33,7 @@ impl PagesSpec {
             ProviderArg::Local => Asks::Local(limits.admission.clone()),
             _ => Asks::Server(self.server.caller(&limits.admission, RETRIES)?),
         };
-        Ok(Pages { handler: Rc::new(PageHandler::new(asks, worker)), limits })
+        Ok(Pages { handler: Rc::new(PageHandler::with_allowed(asks, worker, self.allowed.clone())), limits })
     }
 
     pub(crate) fn describe(&self) -> String {

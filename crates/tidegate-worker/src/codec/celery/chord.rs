@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::answer::exception;
-use super::signature::{Given, extend, fail, list, members, options, text};
+use super::signature::{Given, end_of, ends, extend, fail, id_of, list, members, options, options_mut, text};
 use super::{Following, Message, Status, repr};
 use crate::broker::TaskError;
 use crate::codec::native::DecodeError;
@@ -164,11 +164,11 @@ impl Message {
             let error = TaskError { kind, message, traceback: None };
             let end = End::new("FAILURE", exception(&error));
             let (mut answers, mut parts) = (Vec::new(), Vec::new());
-            for step in std::iter::once(body).chain(list(options(body), "chain")) {
+            for step in std::iter::once(body).chain(ends(body).flat_map(|end| list(options(end), "chain"))) {
                 answers.extend(self.told(step, Status::Failure(&error), now));
                 owed(step, &end, &mut parts);
             }
-            let id = text(options(body), "task_id").unwrap_or_default();
+            let id = id_of(body).unwrap_or_default();
             let tasks = self.after_failure(list(options(body), "link_error"), id, now);
             Following { answers, tasks, parts, ..Following::default() }
         })
@@ -192,20 +192,20 @@ impl Message {
             return fail("a chord has no tasks whose results its body could get");
         }
         let own = options(chord);
-        let named = text(options(&body), "task_id").or_else(|| text(own, "task_id")).map(ToOwned::to_owned);
-        let frozen = self.frozen(&mut body);
-        if let Some(id) = named {
-            frozen.insert("task_id".to_owned(), id.into());
+        if let (None, Some(id)) = (id_of(&body), text(own, "task_id")) {
+            options_mut(&mut body).insert("task_id".to_owned(), json!(id));
         }
+        let frozen = self.frozen(&mut body);
         for name in ["link", "link_error"] {
             extend(frozen, name, list(own, name));
         }
-        // What comes behind the chord comes behind its body, and whoever counts the chord counts the body.
+        // The end of the body goes on to what follows the chord, and is the part that a chord around it counts.
+        let end = self.frozen(end_of(&mut body));
         let mut chain = given.chain.to_vec();
-        chain.extend_from_slice(frozen.get("chain").and_then(Value::as_array).map_or(&[][..], Vec::as_slice));
-        frozen.insert("chain".to_owned(), chain.into());
-        given.mark(frozen);
-        let child = json!([[frozen.get("task_id"), null], null]);
+        chain.extend_from_slice(end.get("chain").and_then(Value::as_array).map_or(&[][..], Vec::as_slice));
+        end.insert("chain".to_owned(), chain.into());
+        given.mark(end);
+        let child = json!([[id_of(&body), null], null]);
         let id = group.and_then(|group| text(options(group), "task_id"));
         let id = id.map_or_else(|| TaskId::new().to_string(), ToOwned::to_owned);
         let mut members = Vec::new();

@@ -72,6 +72,12 @@ pub fn is_celery(envelope: &Envelope) -> bool {
     envelope.headers.get("task").is_some_and(Value::is_string)
 }
 
+/// The name by which monitors know a task: the header `shadow` if it has one, otherwise the task's own.
+#[cfg(feature = "amqp")]
+pub(crate) fn shown_name<'a>(envelope: &'a Envelope, name: &'a str) -> &'a str {
+    envelope.headers.get("shadow").and_then(Value::as_str).filter(|shadow| !shadow.is_empty()).unwrap_or(name)
+}
+
 /// The task in this envelope, for its handler; see [`read`] for the rest.
 ///
 /// # Errors
@@ -202,6 +208,8 @@ pub struct Extras {
     pub reply_to: Option<String>,
     /// Whether nobody wants the result; unless set, the task's own worker decides.
     pub ignore_result: Option<bool>,
+    /// The name that monitors show in the place of the task's own.
+    pub shadow: Option<String>,
     /// The first task of all this; itself, unless set.
     pub root_id: Option<String>,
     /// The task it follows from.
@@ -238,7 +246,7 @@ pub fn encode(task: &Task, queue: &str, extras: &Extras) -> Envelope {
     put("lang", json!("py"));
     put("task", json!(task.name));
     put("id", json!(id));
-    put("shadow", Value::Null);
+    put("shadow", json!(extras.shadow));
     put("eta", json!(extras.eta.map(|at| at.to_string())));
     put("expires", json!(extras.expires.map(|at| at.to_string())));
     put("group", json!(extras.group));

@@ -35,6 +35,14 @@ pub(super) fn options(signature: &Value) -> &Value {
     signature.get("options").unwrap_or(&Value::Null)
 }
 
+pub(super) fn options_mut(signature: &mut Value) -> &mut Map<String, Value> {
+    if !signature.get("options").is_some_and(Value::is_object) {
+        signature["options"] = json!({});
+    }
+    let Some(Value::Object(options)) = signature.get_mut("options") else { unreachable!("just made") };
+    options
+}
+
 pub(super) fn members(signature: &Value) -> &[Value] {
     list(signature.get("kwargs").unwrap_or(&Value::Null), "tasks")
 }
@@ -165,8 +173,13 @@ impl Message {
             extend(options, "link_error", list(own, "link_error"));
             if at + 1 == count {
                 extend(options, "link", list(own, "link"));
-                if let Some(id) = own.get("task_id") {
-                    options.insert("task_id".to_owned(), id.clone());
+                if let Some(id) = text(own, "task_id") {
+                    options.insert("task_id".to_owned(), json!(id));
+                }
+                for name in ["chord", "group_id", "group_index"] {
+                    if let Some(value) = own.get(name).filter(|value| !value.is_null()) {
+                        options.entry(name).or_insert_with(|| value.clone());
+                    }
                 }
                 // Who counts a group's parts counts the ends of its chains.
                 given.mark(options);
@@ -175,6 +188,7 @@ impl Message {
         prepend(&mut steps[0], list(chain, "args"));
         let last = steps.last().map(child_of).unwrap_or_default();
         let mut rest = given.chain.to_vec();
+        rest.extend_from_slice(list(own, "chain"));
         rest.extend(steps.drain(1..).rev());
         if chain.get("immutable").and_then(Value::as_bool).unwrap_or(false) {
             steps[0]["immutable"] = json!(true);
@@ -228,6 +242,7 @@ impl Message {
             priority: priority.unwrap_or(0),
             reply_to: reply_to.map(ToOwned::to_owned),
             ignore_result: options.get("ignore_result").and_then(Value::as_bool),
+            shadow: text(options, "shadow").map(ToOwned::to_owned),
             root_id: Some(root.to_owned()),
             parent_id: Some(self.task.id.to_string()),
             group: given.group.map(|(id, _)| id).or_else(|| text(options, "group_id")).map(ToOwned::to_owned),
@@ -243,18 +258,52 @@ impl Message {
         Ok(child)
     }
 
-    /// A step's options, with an id and a place for its result: who waits for a chain must know both beforehand.
+    /// A step's options, with an id and a place for its result: the producer of a chain knows both beforehand. A chain or chord
+    /// that ends with an id has that one, and gets none of its own: it would replace the id that the producer waits for.
     pub(super) fn frozen<'a>(&self, step: &'a mut Value) -> &'a mut Map<String, Value> {
-        if !step.get("options").is_some_and(Value::is_object) {
-            step["options"] = json!({});
+        let named = id_of(step).is_some();
+        let options = options_mut(step);
+        if !named {
+            options.insert("task_id".to_owned(), json!(TaskId::new().as_str()));
         }
-        let Some(Value::Object(options)) = step.get_mut("options") else { unreachable!("just made") };
-        options.entry("task_id").or_insert_with(|| json!(TaskId::new().as_str()));
         if let Some(reply) = &self.reply {
             options.entry("reply_to").or_insert_with(|| json!(reply.queue));
         }
         options
     }
+}
+
+/// The signature that this one goes on to: the last step of a chain, the body of a chord.
+fn inner(signature: &Value) -> Option<&Value> {
+    match text(signature, "subtask_type") {
+        Some("chain") => members(signature).last(),
+        Some("chord") => signature.get("kwargs")?.get("body"),
+        _ => None,
+    }
+    .filter(|inner| inner.is_object())
+}
+
+/// A signature, and all that it ends with: the last step of a chain, the body of a chord, at any depth.
+pub(super) fn ends(signature: &Value) -> impl Iterator<Item = &Value> {
+    std::iter::successors(Some(signature), |signature| inner(signature))
+}
+
+/// The innermost of [`ends`].
+pub(super) fn end_of(signature: &mut Value) -> &mut Value {
+    if inner(signature).is_none() {
+        return signature;
+    }
+    let is_chain = text(signature, "subtask_type") == Some("chain");
+    let next = match &mut signature["kwargs"][if is_chain { "tasks" } else { "body" }] {
+        Value::Array(steps) => steps.last_mut(),
+        one => Some(one),
+    };
+    end_of(next.expect("`inner` has seen it"))
+}
+
+/// The id under which the result of a signature is known: its own, or that of the signature it ends with.
+pub(super) fn id_of(signature: &Value) -> Option<&str> {
+    ends(signature).find_map(|end| text(options(end), "task_id"))
 }
 
 /// The steps of a chain, those of chains within it too, in the order they run.

@@ -319,6 +319,59 @@ fn a_chord_within_a_chain_begins_where_somebody_counts() {
     assert!(nobody.parts.is_empty());
 }
 
+/// The form of producers of Celery 5.3 to 5.6: only the last step of a body that is a chain has the id that is waited for.
+#[test]
+fn the_result_of_a_chord_whose_body_is_a_chain_has_the_id_of_its_last_step() {
+    let header = nested("group", &[signature("a", &json!([1]), &json!({}))], &json!({"task_id": "group"}));
+    let steps = |last: Value| [signature("b", &json!([]), &json!({"task_id": "second-last"})), last];
+    let last = signature("c", &json!([]), &json!({"task_id": "end", "reply_to": "r"}));
+    // A single step may stand without a list, and a chain may end with a chain.
+    let within = nested("chain", &steps(last.clone()), &json!({"task_id": null}));
+    let mut alone = nested("chain", &[], &json!({}));
+    alone["kwargs"]["tasks"] = within.clone();
+    for (body, outer_id) in [
+        (within.clone(), None),
+        (within, Some("outer")),
+        (alone, None),
+        (nested("chain", &steps(nested("chain", &[last], &json!({}))), &json!({})), None),
+    ] {
+        let mut chord = nested("chord", &[], &json!({"task_id": outer_id}));
+        chord["kwargs"] = json!({"header": header, "body": body, "kwargs": {}});
+        let around = json!({"task": "around", "args": [], "kwargs": {}, "options": {"task_id": "around"}});
+        let behind = signature(
+            "d",
+            &json!([]),
+            &json!({"task_id": "behind", "group_id": "g", "group_index": 3, "chord": around}),
+        );
+        let message = with(json!({"chain": [behind, chord]}));
+        let following = message.following(Status::Success(&json!(7)), NOW, Chords::Counted);
+        let first = read(&following.tasks[0], 0).unwrap();
+        let part = first.following(Status::Success(&json!(8)), NOW, Chords::Counted).parts.remove(0);
+
+        let mut step =
+            read(&first.after_chord(&part, std::slice::from_ref(&part.returned), None, NOW).tasks[0], 0).unwrap();
+        let mut seen = Vec::new();
+        loop {
+            seen.push((step.task.name.clone(), step.task.id.to_string()));
+            let following = step.following(Status::Success(&json!(9)), NOW, Chords::Counted);
+            let Some(next) = following.tasks.first() else {
+                assert_eq!((following.parts[0].group.as_str(), following.parts[0].index), ("g", Some(3)));
+                break;
+            };
+            step = read(next, 0).unwrap();
+        }
+        let expected =
+            [("b", "second-last"), ("c", "end"), ("d", "behind")].map(|(name, id)| (name.to_owned(), id.to_owned()));
+        assert_eq!(seen, expected, "{body}");
+
+        let error = TaskError { kind: "ValueError".into(), message: "bad".into(), traceback: None };
+        let failed = first.following(Status::Failure(&error), NOW, Chords::Counted).parts.remove(0);
+        let told = first.after_chord(&failed, std::slice::from_ref(&failed.returned), None, NOW);
+        let told: Vec<&str> = told.answers.iter().map(|answer| answer.id.as_str()).collect();
+        assert_eq!(told, ["second-last", "end", "behind"]);
+    }
+}
+
 #[test]
 fn a_chord_that_failed_is_a_failed_part_of_the_chord_around_it() {
     let outer = signature("outer", &json!([]), &json!({"task_id": "outer"}));

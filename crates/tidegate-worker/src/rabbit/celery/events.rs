@@ -118,7 +118,7 @@ pub(super) fn received(envelope: &Envelope, task: &Task) -> Map<String, Value> {
     };
     fields(json!({
         "uuid": envelope.id.as_str(),
-        "name": task.name,
+        "name": celery::shown_name(envelope, &task.name),
         "args": shown("argsrepr", celery::arguments(&task.args)),
         "kwargs": shown("kwargsrepr", celery::keywords(&task.kwargs)),
         "root_id": header("root_id"),
@@ -177,6 +177,16 @@ mod tests {
         assert_eq!(sender.tick(), 42);
         sender.adjust(3);
         assert_eq!(sender.clock(), 43);
+    }
+
+    #[test]
+    fn a_shadow_is_shown_in_the_place_of_the_name() {
+        let task = Task::new("shop.add");
+        let named = |shadow: Option<&str>| {
+            let extras = celery::Extras { shadow: shadow.map(ToOwned::to_owned), ..celery::Extras::default() };
+            received(&celery::encode(&task, "q", &extras), &task)["name"].clone()
+        };
+        assert_eq!([named(None), named(Some("")), named(Some("add for Ada"))], ["shop.add", "shop.add", "add for Ada"]);
     }
 
     #[test]

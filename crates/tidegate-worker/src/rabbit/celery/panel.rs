@@ -9,6 +9,7 @@ use tidegate_loop::{LoopHandle, spawn, timeout};
 use super::Shared;
 use super::control::Panel;
 use super::events::seconds;
+use crate::codec::celery;
 use crate::master::{MasterHandle, Stop};
 use crate::rabbit::core::LOG_PATIENCE;
 use crate::task::{Envelope, TaskId};
@@ -72,7 +73,7 @@ impl Desk<'_> {
         let since = ran.map(|ran| seconds(self.0.broker.core.now()) - ran.as_secs_f64());
         json!({
             "id": envelope.id.as_str(),
-            "name": name,
+            "name": celery::shown_name(envelope, name),
             "type": name,
             "args": task.as_ref().map_or_else(|| json!([]), |task| json!(task.args)),
             "kwargs": task.as_ref().map_or_else(|| json!({}), |task| json!(task.kwargs)),

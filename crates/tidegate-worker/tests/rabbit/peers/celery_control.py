@@ -93,7 +93,7 @@ event("task-revoked", later)
 told["revoked"] = {waiting.id, running.id, later} <= set(inspect.revoked()[node])
 
 # Events of a whole life.
-done = app.send_task("add", (3, 4))
+done = app.send_task("add", (3, 4), shadow="add for Ada")
 told["done"] = done.get(timeout=60)
 told["succeeded"] = event("task-succeeded", done.id)
 told["received"] = event("task-received", done.id)
