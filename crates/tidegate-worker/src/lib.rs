@@ -73,6 +73,7 @@ pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;
 pub use signals::Signals;
 pub use sqlite::SqliteBroker;
+pub use status::{BadStatusToken, StatusToken};
 pub use task::{Envelope, Task, TaskId, Unique};
 pub use thread::Threads;
 pub use watchdog::Watchdog;

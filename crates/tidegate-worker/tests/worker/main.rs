@@ -7,6 +7,7 @@ mod hooks;
 mod limits;
 mod outcomes;
 mod pages;
+mod status;
 mod stop;
 mod support;
 mod threads;

@@ -75,7 +75,9 @@ fn the_pages_say_what_the_worker_does() {
         yard.run(Task::new("nobody")).await;
         yard.publish(Task::new("hang")).await;
         until(|| yard.worker.stats().running == 1 && yard.worker.stats().settled == 2).await;
-        let response = client.get(&format!("{url}/metrics")).await.unwrap();
+        // Pages of their own: their snapshot of the queues is not one from before these tasks.
+        let (fresh, second) = listen(yard.worker.router()).await;
+        let response = client.get(&format!("{fresh}/metrics")).await.unwrap();
         let text = response.into_body().text().await.unwrap();
         for line in [
             "tidegate_worker_tasks_received_total 3",
@@ -100,5 +102,6 @@ fn the_pages_say_what_the_worker_does() {
         let response = client.get(&format!("{url}/healthz")).await.unwrap();
         assert_eq!((response.status().as_u16(), worker.phase().as_str()), (503, "stopped"));
         server.stop();
+        second.stop();
     });
 }

@@ -10,7 +10,7 @@ use tidegate_worker::{
     MemoryBroker, Mode, ModeError, Outcome, Phase, Settings, Settled, Settlement, Stop, Subscription, Task, TaskState,
 };
 
-use crate::support::{QUEUE, Yard, handlers, nap, now, simulate, until};
+use crate::support::{QUEUE, Yard, handlers, nap, now, pass, simulate, until};
 
 #[test]
 fn a_warm_stop_lets_what_runs_finish_and_returns_the_rest_uncounted() {
@@ -151,12 +151,6 @@ struct Faults {
 struct SpoiltConsumer {
     inner: Rc<dyn Consumer>,
     faults: Rc<Faults>,
-}
-
-macro_rules! pass {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {
-        $(fn $name(&self, $($argument: $type),*) -> $output { self.inner.$name($($argument),*) })*
-    };
 }
 
 impl Broker for Spoilt {

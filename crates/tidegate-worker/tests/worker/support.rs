@@ -121,3 +121,11 @@ pub(crate) async fn until(mut wanted: impl FnMut() -> bool) {
         sleep(Duration::from_micros(100)).await;
     }
 }
+
+/// Methods of a broker that wraps another, `inner`, and leaves these to it.
+macro_rules! pass {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {
+        $(fn $name(&self, $($argument: $type),*) -> $output { self.inner.$name($($argument),*) })*
+    };
+}
+pub(crate) use pass;

@@ -1,24 +1,26 @@
 //! `/metrics` and `/healthz`: what the worker knows about itself, for those who watch it.
 
+mod snapshot;
+mod token;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
 use tidegate_http::local;
-use tidegate_loop::{LoopHandle, OnLoop, timeout};
+use tidegate_loop::{LoopHandle, OnLoop};
 
 use crate::broker::QueueStats;
 use crate::master::{Control, MasterHandle};
 use crate::metrics::{Text, escaped};
 use crate::phase::Phase;
-
-/// How long the broker may take to say what waits; without an answer the page says so.
-const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
+use snapshot::Snapshots;
+pub use token::{BadStatusToken, StatusToken};
 
 /// How long tasks may wait while nothing is received and nothing runs before that is called unhealthy.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
@@ -26,33 +28,66 @@ const STALLED_AFTER: Duration = Duration::from_secs(60);
 /// How long a broker may answer errors before that is called unhealthy.
 const FAILING_AFTER: Duration = Duration::from_secs(30);
 
+/// What both pages answer from.
+struct Pages {
+    control: Rc<Control>,
+    snapshots: Snapshots,
+    token: Option<StatusToken>,
+}
+
 impl MasterHandle {
     /// The two pages: `/metrics` in Prometheus's text format, `/healthz` as JSON with status 200 or 503. Serve it with
     /// [`tidegate_http::serve`] on the loop the worker runs on.
     ///
+    /// Figures of the worker are those of the moment. Figures of the queues are from a snapshot that is at most five
+    /// seconds old: requests share it, so any number of them costs the broker one inspection.
+    ///
     /// # Panics
     /// Outside of a running loop.
     pub fn router(&self) -> Router {
-        let control = Arc::new(OnLoop::new(Rc::clone(&self.control)));
-        let health = Arc::clone(&control);
-        let reach = |control: &OnLoop<Rc<Control>>| control.with(Rc::clone).expect("served on the worker's loop");
+        self.pages(None)
+    }
+
+    /// The same pages, for requests that bring the token; others get status 401.
+    ///
+    /// # Panics
+    /// Outside of a running loop.
+    pub fn router_with_token(&self, token: StatusToken) -> Router {
+        self.pages(Some(token))
+    }
+
+    fn pages(&self, token: Option<StatusToken>) -> Router {
+        let snapshots = Snapshots::new(Rc::clone(&self.control.shared.broker));
+        let pages = Rc::new(Pages { control: Rc::clone(&self.control), snapshots, token });
+        let pages = Arc::new(OnLoop::new(pages));
+        let health = Arc::clone(&pages);
+        let reach = |pages: &OnLoop<Rc<Pages>>| pages.with(Rc::clone).expect("served on the worker's loop");
         Router::new()
-            .route("/metrics", get(move || local(metrics(reach(&control)))))
-            .route("/healthz", get(move || local(healthz(reach(&health)))))
+            .route("/metrics", get(move |headers| local(metrics(reach(&pages), headers))))
+            .route("/healthz", get(move |headers| local(healthz(reach(&health), headers))))
     }
 }
 
-async fn queues(control: &Control) -> Option<Vec<QueueStats>> {
-    timeout(INSPECT_TIMEOUT, control.shared.broker.inspect()).await.ok()?.ok()
+impl Pages {
+    /// Returns the answer to a request without the token.
+    fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
+        let token = self.token.as_ref()?;
+        (!token.admits(headers))
+            .then(|| (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response())
+    }
 }
 
-async fn metrics(control: Rc<Control>) -> Response {
-    let queues = queues(&control).await;
+async fn metrics(pages: Rc<Pages>, headers: HeaderMap) -> Response {
+    if let Some(refusal) = pages.refusal(&headers) {
+        return refusal;
+    }
+    let queues = pages.snapshots.queues().await;
+    let control = &pages.control;
     let mut text = Text::default();
     let shared = &control.shared;
     shared.counters.write(&mut text);
     text.gauge("tasks_in_hand", "Tasks received and not yet ended.", shared.hands.len() as f64);
-    text.gauge("broker_up", "Whether the broker answered just now.", f64::from(u8::from(queues.is_some())));
+    text.gauge("broker_up", "Whether the broker answered in the last seconds.", f64::from(u8::from(queues.is_some())));
     type Column = (&'static str, &'static str, fn(&QueueStats) -> f64);
     let columns: [Column; 6] = [
         ("queue_ready", "Tasks that wait and could run.", |queue| queue.ready as f64),
@@ -64,7 +99,7 @@ async fn metrics(control: Rc<Control>) -> Response {
     ];
     for (name, help, value) in columns {
         text.head(name, "gauge", help);
-        for queue in queues.iter().flatten() {
+        for queue in queues.iter().flat_map(|queues| queues.iter()) {
             text.sample(name, &format!("queue=\"{}\"", escaped(&queue.queue)), value(queue));
         }
     }
@@ -82,8 +117,12 @@ async fn metrics(control: Rc<Control>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.finish()).into_response()
 }
 
-async fn healthz(control: Rc<Control>) -> Response {
-    let queues = queues(&control).await;
+async fn healthz(pages: Rc<Pages>, headers: HeaderMap) -> Response {
+    if let Some(refusal) = pages.refusal(&headers) {
+        return refusal;
+    }
+    let queues = pages.snapshots.queues().await;
+    let control = &pages.control;
     let now = LoopHandle::current().time();
     let counters = &control.shared.counters;
     let ago = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
@@ -91,10 +130,10 @@ async fn healthz(control: Rc<Control>) -> Response {
         phase: control.phase(),
         broker_answers: queues.is_some(),
         failing_for: ago(counters.failing_since.get()),
-        ready: queues.iter().flatten().map(|queue| queue.ready).sum(),
+        ready: queues.iter().flat_map(|queues| queues.iter()).map(|queue| queue.ready).sum(),
         oldest: queues
             .iter()
-            .flatten()
+            .flat_map(|queues| queues.iter())
             .map(|queue| queue.oldest_ms)
             .max()
             .map_or(Duration::ZERO, Duration::from_millis),
