@@ -7,6 +7,17 @@ use tidegate_worker::{Mode, Settings};
 
 use super::config::{Config, ModeSpec};
 
+/// A command as it may be shown. Arguments can hold passwords and tokens, so only the program is shown, except for the
+/// command that `--handler python:MODULE` stands for.
+fn shortened(words: &[impl AsRef<str>]) -> String {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    match words[..] {
+        ["python3", "-m", "tidegate", "worker", _] | [_] => words.join(" "),
+        [program, ..] => format!("{program} …"),
+        [] => String::new(),
+    }
+}
+
 pub(crate) fn banner(
     config: &Config,
     broker: &str,
@@ -30,7 +41,7 @@ pub(crate) fn banner(
     match &config.mode {
         ModeSpec::Process(options) => {
             let words: Vec<_> = options.command.iter().map(|word| word.to_string_lossy()).collect();
-            line("runs", &words.join(" "));
+            line("runs", &shortened(&words));
         }
         ModeSpec::Coroutine { handlers, .. } | ModeSpec::Thread { handlers, .. } => {
             for (name, call) in handlers {

@@ -70,20 +70,37 @@ impl Call {
 
     pub(crate) fn describe(&self) -> String {
         match self {
-            Call::Exec(command) => format!("exec:{command}"),
-            Call::Http(url) => without_password(url),
+            Call::Exec(command) => format!("exec:{}", program(command)),
+            Call::Http(url) => without_secrets(url),
         }
     }
 }
 
-/// A URL as it may be shown.
-fn without_password(url: &str) -> String {
-    match url.split_once("://") {
-        Some((scheme, rest)) => match rest.split_once('@') {
-            Some((before, behind)) if !before.contains('/') => format!("{scheme}://…@{behind}"),
-            _ => url.to_owned(),
-        },
-        None => url.to_owned(),
+/// The most that is shown of a program's name.
+const PROGRAM_CHARS: usize = 40;
+
+/// A shell command as it may be shown: the program. Arguments and variables can hold passwords and tokens.
+fn program(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let is_name = |word: &&str| !word.contains('=') && word.chars().count() <= PROGRAM_CHARS;
+    match (words.next().filter(is_name), words.next()) {
+        (Some(program), None) => program.to_owned(),
+        (Some(program), Some(_)) => format!("{program} …"),
+        (None, _) => "…".to_owned(),
+    }
+}
+
+/// A URL as it may be shown: without user, password and query.
+fn without_secrets(url: &str) -> String {
+    let (url, query) = match url.split_once(['?', '#']) {
+        Some((url, _)) => (url, "?…"),
+        None => (url, ""),
+    };
+    let Some((scheme, rest)) = url.split_once("://") else { return format!("{url}{query}") };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match host.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://…@{host}{path}{query}"),
+        None => format!("{scheme}://{host}{path}{query}"),
     }
 }
 
@@ -144,6 +161,18 @@ mod tests {
     #[test]
     fn a_password_is_not_shown() {
         assert_eq!(Call::Http("http://me:secret@host/x".into()).describe(), "http://…@host/x");
+        assert_eq!(Call::Http("http://me:s@cret@host/x".into()).describe(), "http://…@host/x");
         assert_eq!(Call::Http("http://host/a@b".into()).describe(), "http://host/a@b");
+        assert_eq!(Call::Http("http://host/a?key=secret@x#y".into()).describe(), "http://host/a?…");
+    }
+
+    #[test]
+    fn a_command_is_shown_without_its_arguments() {
+        let shown = |command: &str| Call::Exec(command.into()).describe();
+        assert_eq!(shown("cat"), "exec:cat");
+        assert_eq!(shown("./report.sh"), "exec:./report.sh");
+        assert_eq!(shown("curl -H 'Authorization: Bearer secret' https://host"), "exec:curl …");
+        assert_eq!(shown("TOKEN=secret curl https://host"), "exec:…");
+        assert_eq!(shown(&"s".repeat(41)), "exec:…");
     }
 }
