@@ -1,6 +1,7 @@
 //! `tidegate worker` as a user meets it.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -323,4 +324,45 @@ fn a_body_of_a_hundred_megabytes_or_without_json_ends_as_a_dead_letter_or_before
     assert!(output(place, &["enqueue", "length", "--wait"]).status.success(), "it lives on");
     worker.signal("-TERM");
     worker.ended();
+}
+
+/// The status of a page, with this header or none.
+fn page(address: &str, path: &str, header: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\n{header}connection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn the_status_pages_ask_for_a_token_and_warn_where_others_reach_them() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    std::fs::write(place.join("token"), "s3cret\n").unwrap();
+    std::fs::write(place.join("empty"), "\n").unwrap();
+    let words = ["--handler=echo=exec:TOKEN=hush cat", "--metrics=0.0.0.0:0", "--metrics-token-file=token"];
+    let worker = Worker::start(place, &words);
+    assert!(worker.banner.contains("status pages can be reached from other machines"), "{}", worker.banner);
+    assert!(!worker.banner.contains("hush") && worker.banner.contains("echo = exec:…"), "{}", worker.banner);
+    let (_, port) = worker.banner.split_once("http://0.0.0.0:").unwrap();
+    let address = format!("127.0.0.1:{}", port.split('/').next().unwrap());
+    for path in ["/metrics", "/healthz"] {
+        assert_eq!(page(&address, path, ""), "401");
+        assert_eq!(page(&address, path, "authorization: Bearer s3cre\r\n"), "401");
+        assert_eq!(page(&address, path, "authorization: Bearer s3cret\r\n"), "200");
+    }
+    worker.signal("-TERM");
+    worker.ended();
+
+    let words = ["worker", "--handler=echo=exec:cat", "--metrics=127.0.0.1:0"];
+    for (option, why) in [
+        ("--metrics-token-file=empty", "empty has no usable token"),
+        ("--metrics-token-file=none", "cannot read none"),
+        ("--metrics-token-env=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
+    ] {
+        let refused = output(place, &[&words[..], &[option]].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
+    }
 }

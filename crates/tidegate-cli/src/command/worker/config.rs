@@ -1,6 +1,5 @@
 //! From words to meaning: a worker's configuration, checked before anything happens.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use tidegate_worker::{
 use super::handler::{self, Call, HandlerSpec};
 use super::pages::{Pages, PagesSpec};
 use super::rules::{TaskPolicy, check_limits};
+use super::status::StatusSpec;
 use super::{Args, Codec, ModeName, logging};
 use crate::broker::{BrokerArgs, Kind};
 use crate::command::EXPLAIN_QUEUE;
@@ -46,7 +46,7 @@ pub(crate) struct Config {
     pub(crate) gates: Vec<GateSpec>,
     pub(crate) tasks: Vec<TaskPolicy>,
     pub(crate) mode: ModeSpec,
-    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) status: Option<StatusSpec>,
     pub(crate) json: bool,
     pub(crate) log: String,
     pub(crate) log_format: logging::Format,
@@ -149,6 +149,7 @@ impl TryFrom<Args> for Config {
             (presence.task_events, presence.track_started) = (args.events, args.track_started);
             presence
         });
+        let status = args.status.spec()?;
         Ok(Config {
             broker: queues(args.codec, args.broker).with_bodies(args.bodies),
             settings,
@@ -160,7 +161,7 @@ impl TryFrom<Args> for Config {
             gates: args.limit,
             tasks: args.task,
             mode,
-            metrics: args.metrics,
+            status,
             json: args.json,
             log: args.log,
             log_format: args.log_format,

@@ -6,9 +6,9 @@ mod handler;
 pub(super) mod logging;
 mod pages;
 mod rules;
+mod status;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -17,7 +17,7 @@ use tidegate_http::serve;
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_worker::rabbit::{Presence, RedisResults};
-use tidegate_worker::{Master, Policy, Report, Schedule, Signals, Watchdog};
+use tidegate_worker::{Master, Policy, Report, Schedule, Signals, StatusToken, Watchdog};
 
 use crate::broker::{BodyArgs, BrokerArgs, failed};
 use crate::command::Done;
@@ -28,6 +28,7 @@ use crate::terminal;
 use config::{Config, GateSpec};
 use handler::HandlerSpec;
 use rules::{BackoffRange, TaskPolicy};
+use status::{StatusArgs, exposure};
 
 /// Run tasks from a queue
 ///
@@ -169,9 +170,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pipeline: u16,
 
-    /// Serve /metrics (for Prometheus) and /healthz here
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    status: StatusArgs,
 
     /// How this worker is called in lists [default: host and process number]
     #[arg(long)]
@@ -261,20 +261,29 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
         presence.attach(&mut settings);
     }
     let mut signals = Signals::listen_and_dump(|dump| terminal::say(dump)).context("cannot listen for signals")?;
-    let page = match config.metrics {
-        Some(address) => {
-            let bound = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-            Some(bound)
+    let status = config.status.take();
+    let page = match &status {
+        Some(status) => {
+            let address = status.address;
+            Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?)
         }
         None => None,
     };
+    let token = status.and_then(|status| status.token);
     let address = page.as_ref().map(TcpListener::local_addr).transpose()?;
     let node = presence.as_ref().map(Presence::hostname);
     let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address, node);
     let json = config.json;
     let master = Master::new(broker, mode, settings);
     let worker = master.handle();
-    let server = page.map(|listener| serve(listener, worker.router()));
+    if let Some(warning) = address.and_then(|address| exposure(address, token.is_some())) {
+        tracing::warn!(address = %address.expect("it is served"), "{warning}");
+    }
+    let router = |token: Option<StatusToken>| match token {
+        Some(token) => worker.router_with_token(token),
+        None => worker.router(),
+    };
+    let server = page.map(|listener| serve(listener, router(token)));
     let stop_page = server.as_ref().map(|server| server.handle());
     if let Some(server) = server {
         spawn(server.run());
