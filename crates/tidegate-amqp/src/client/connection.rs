@@ -274,6 +274,17 @@ impl Connection {
         }
     }
 
+    /// Deletes a queue that has neither messages nor consumers.
+    ///
+    /// # Errors
+    /// When it has (code 406), or as [`declare`](Self::declare).
+    ///
+    /// # Cancel safety
+    /// See [`qos`](Self::qos).
+    pub async fn delete_idle(&self, queue: &str) -> Result<(), Error> {
+        self.ask(|| format!("queue {queue:?}"), |session| session.delete_idle_queue(queue)).await.map(drop)
+    }
+
     /// Waits for something, then takes everything there is.
     ///
     /// # Errors

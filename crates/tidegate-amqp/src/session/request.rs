@@ -213,7 +213,19 @@ impl Session {
     /// # Errors
     /// See [`Unsent`].
     pub fn delete_queue(&mut self, queue: &str) -> Result<u64, Unsent> {
-        let delete = queue::Delete { queue: short(queue)?, if_unused: false, if_empty: false, nowait: false };
+        self.delete(queue, false)
+    }
+
+    /// Deletes a queue if it has neither messages nor consumers.
+    ///
+    /// # Errors
+    /// See [`Unsent`].
+    pub fn delete_idle_queue(&mut self, queue: &str) -> Result<u64, Unsent> {
+        self.delete(queue, true)
+    }
+
+    fn delete(&mut self, queue: &str, if_idle: bool) -> Result<u64, Unsent> {
+        let delete = queue::Delete { queue: short(queue)?, if_unused: if_idle, if_empty: if_idle, nowait: false };
         self.request(Expect::Delete, AMQPClass::Queue(queue::AMQPMethod::Delete(delete)))
     }
 

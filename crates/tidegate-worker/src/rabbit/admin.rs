@@ -17,6 +17,9 @@ use crate::task::Envelope;
 /// Far less than the log of queues can hold.
 const LISTED_AGAIN_BEHIND: i64 = 5_000;
 
+/// The names of rungs: of our own ladders, and of those that version 0.1.0 made and that drain.
+const LADDERS: [fn(&str, u32) -> String; 2] = [delay::rung_name, delay::old_rung_name];
+
 impl Core {
     /// Every queue that was ever made, as far as it is still there.
     async fn queues(&self) -> Result<BTreeSet<String>, BrokerError> {
@@ -51,11 +54,13 @@ impl Core {
         if let Some(name) = self.kind(queue).delayed_name(queue) {
             delayed += self.look(&name).await?.map_or(0, |declared| declared.messages.into());
         }
-        for level in 0..delay::LEVELS {
-            match self.look(&delay::queue_name(queue, level)).await? {
-                Some(declared) => delayed += u64::from(declared.messages),
-                // The ladder is made from the top, so without the lowest there is none.
-                None => break,
+        for rung_name in LADDERS {
+            for level in 0..delay::LEVELS {
+                match self.look(&rung_name(queue, level)).await? {
+                    Some(declared) => delayed += u64::from(declared.messages),
+                    // A ladder is made from the top, so without the lowest rung there is none.
+                    None => break,
+                }
             }
         }
         Ok(delayed)
@@ -68,8 +73,12 @@ impl Core {
             self.list_again(&queue).await?;
             let dead =
                 self.look(&self.kind(&queue).dead_name(&queue)).await?.map_or(0, |declared| declared.messages.into());
+            let due = match self.kind(&queue).due_name(&queue) {
+                Some(due) => self.look(&due).await?.map_or(0, |declared| declared.messages.into()),
+                None => 0,
+            };
             all.push(QueueStats {
-                ready: declared.messages.into(),
+                ready: u64::from(declared.messages) + due,
                 delayed: self.delayed(&queue).await?,
                 running: 0,
                 dead,
@@ -115,10 +124,16 @@ impl Core {
         // It must be possible to put back what is taken.
         self.ensure(queue).await?;
         let control = self.control.connection().await?;
-        let taken = self.take(&control, queue, queue, limit).await?;
+        let due = match self.kind(queue).due_name(queue) {
+            Some(due) => self.take(&control, &due, queue, limit).await?,
+            None => Vec::new(),
+        };
+        let ready = self.take(&control, queue, queue, limit - due.len()).await?;
         // A message that was merely put back would look as if a worker had died with it.
+        let places =
+            due.into_iter().map(|one| (one, Place::Due)).chain(ready.into_iter().map(|one| (one, Place::Head)));
         let (tags, copies): (Vec<Tag>, Vec<(Stored, Place)>) =
-            taken.into_iter().map(|(tag, stored)| (tag, (stored, Place::Head))).unzip();
+            places.map(|((tag, stored), place)| (tag, (stored, place))).unzip();
         if !copies.is_empty() {
             self.write(&copies).await?;
         }
@@ -128,16 +143,19 @@ impl Core {
 
     pub(super) async fn purge(&self, queue: &str) -> Result<u64, BrokerError> {
         let control = self.control.connection().await?;
-        let levels = (0..delay::LEVELS).map(|level| delay::queue_name(queue, level));
-        let own = [Some(queue.to_owned()), self.kind(queue).delayed_name(queue)].into_iter().flatten();
+        let kind = self.kind(queue);
+        let own = [Some(queue.to_owned()), kind.due_name(queue), kind.delayed_name(queue)];
+        let own = own.into_iter().flatten().map(|name| vec![name]);
+        let ladders = LADDERS.iter().map(|rung| (0..delay::LEVELS).map(|level| rung(queue, level)).collect());
         let mut dropped = 0;
-        for (name, is_level) in own.map(|name| (name, false)).chain(levels.map(|name| (name, true))) {
-            match control.purge(&name).await {
-                Ok(count) => dropped += u64::from(count),
-                // The ladder is made from the top, so without the lowest there is none.
-                Err(Error::Refused { refusal, .. }) if refusal.code == 404 && is_level => break,
-                Err(Error::Refused { refusal, .. }) if refusal.code == 404 => {}
-                Err(error) => return Err(of_request(&error)),
+        // A ladder is made from the top, so without the lowest rung there is none.
+        for names in own.chain(ladders) {
+            for name in names {
+                match control.purge(&name).await {
+                    Ok(count) => dropped += u64::from(count),
+                    Err(Error::Refused { refusal, .. }) if refusal.code == 404 => break,
+                    Err(error) => return Err(of_request(&error)),
+                }
             }
         }
         control.try_recv_all();

@@ -148,7 +148,9 @@ impl Shared {
         let (left, until) = self.pardons.get();
         // A second loss does not make good for the first.
         let left = if until > now { left } else { 0 };
-        let under_way = 2 * self.subscription.queues.len() * self.subscription.prefetch;
+        let queues = self.subscription.queues.iter().enumerate();
+        let sources: usize = queues.map(|(at, queue)| supervisor::sources(self, at, queue).len()).sum();
+        let under_way = 2 * sources * self.subscription.prefetch;
         let until = now.checked_add(PARDONED_FOR).unwrap_or(Timestamp::MAX);
         self.pardons.set((if away { usize::MAX } else { left.max(under_way) }, until));
     }
@@ -251,13 +253,13 @@ impl Shared {
                 Arc::make_mut(&mut stored.envelope).eta = Some(*at);
                 let error = settlement.result.as_ref().and_then(|result| result.error.as_ref());
                 follow::retried(self.core.kind(&held.stored.envelope.queue), &mut stored, *at, error);
-                Some((stored, Place::Queue))
+                Some((stored, Place::Due))
             }
             Verdict::Crash { at } => {
                 let mut stored = held.stored.clone();
                 stored.crashes += 1;
                 Arc::make_mut(&mut stored.envelope).eta = Some(*at);
-                Some((stored, Place::Queue))
+                Some((stored, Place::Due))
             }
             Verdict::Dead { reason, traceback } => {
                 let stored = dying(held.stored.clone(), self.core.now(), reason.clone(), traceback.clone());

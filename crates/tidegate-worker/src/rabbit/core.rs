@@ -65,6 +65,9 @@ pub(super) struct Listing {
 pub(super) enum Place {
     /// To its queue: at once, or when it is due.
     Queue,
+    /// To the due tasks of its queue, at once or when it is due. For copies by workers: there is no length limit, so a worker
+    /// whose tasks fail is never held up by a full queue that it alone could empty.
+    Due,
     /// To the head of its queue, as far as the kind of queue allows.
     Head,
     /// To the dead letters.
@@ -143,6 +146,38 @@ impl Core {
         Ok(())
     }
 
+    /// Makes sure that tasks of a queue can be delayed.
+    async fn ensure_ladder(&self, queue: &str) -> Result<(), BrokerError> {
+        let control = self.control.connection().await?;
+        if !self.topology.ensure_ladder(&control, self.kind(queue), queue).await? {
+            return Ok(());
+        }
+        // Workers of version 0.1.0 do not consume due tasks.
+        if let Some(due) = self.kind(queue).due_name(queue) {
+            let consumers = |found: Option<tidegate_amqp::Declared>| found.map_or(0, |declared| declared.consumers);
+            if consumers(self.look(queue).await?) > 0 && consumers(self.look(&due).await?) == 0 {
+                tracing::warn!(
+                    queue,
+                    due,
+                    "the workers of this queue do not consume its due tasks: delayed tasks wait until workers of a newer \
+                     version run; upgrade workers before producers"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// For a worker: the queue, what is beside it, and, once tasks were delayed, all of its ladder. Somebody may have deleted a
+    /// part of it; the tasks in the rungs above then wait until it is there again.
+    pub(super) async fn ensure_sources(&self, queue: &str) -> Result<(), BrokerError> {
+        self.ensure(queue).await?;
+        if delay::unfit(queue).is_none() && self.look(&delay::rung_name(queue, 0)).await?.is_some() {
+            let control = self.control.connection().await?;
+            self.topology.ensure_ladder(&control, self.kind(queue), queue).await?;
+        }
+        Ok(())
+    }
+
     /// The message for a task that goes there now.
     async fn message(&self, stored: &Stored, place: Place) -> Result<Message, BrokerError> {
         let envelope = &stored.envelope;
@@ -152,14 +187,15 @@ impl Core {
             Place::Head if kind == QueueKind::Classic => PRIORITY_RETURNED,
             _ => envelope.priority,
         };
-        let wait = envelope.eta.map(|eta| clock::until(eta, self.now())).filter(|wait| !wait.is_zero());
-        let (exchange, key) = match (place, wait) {
+        let wait = || envelope.eta.map(|eta| clock::until(eta, self.now())).filter(|wait| !wait.is_zero());
+        let (exchange, key) = match (place, wait()) {
             (Place::Dead, _) => (String::new(), kind.dead_name(&envelope.queue)),
-            (Place::Queue, Some(wait)) => {
-                let control = self.control.connection().await?;
-                self.topology.ensure_ladder(&control, &envelope.queue).await?;
-                delay::route(&envelope.queue, wait)
+            (Place::Queue | Place::Due, Some(_)) => {
+                self.ensure_ladder(&envelope.queue).await?;
+                // Making the ladder takes a part of the delay.
+                delay::route(&kind.target(&envelope.queue), wait().unwrap_or_default())
             }
+            (Place::Due, None) => (String::new(), kind.target(&envelope.queue)),
             _ => (String::new(), envelope.queue.clone()),
         };
         let properties = message::properties(stored, priority);

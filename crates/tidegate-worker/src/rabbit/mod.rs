@@ -45,6 +45,7 @@ mod revokes;
 mod supervisor;
 mod topology;
 mod unique;
+mod upgrade;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -74,6 +75,7 @@ use results::Results;
 use revokes::Follower;
 pub use topology::QueueKind;
 use topology::REVOKED;
+pub use upgrade::Upgrade;
 
 /// How the queues behave where nobody says otherwise.
 #[derive(Debug, Clone)]
@@ -160,6 +162,18 @@ impl RabbitBroker {
     /// Dropped, it may be sent all the same.
     pub async fn post(&self, message: tidegate_amqp::Message) -> Result<(), BrokerError> {
         self.core.post(message.mandatory(false)).await
+    }
+
+    /// Deletes delay queues of earlier versions as far as they are empty; workers and producers of this version do not use them.
+    /// Those that hold tasks stay, and so do those that such tasks would pass.
+    ///
+    /// # Errors
+    /// When the broker refuses, or is away.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped, some may be deleted.
+    pub async fn upgrade(&self, queue: &str) -> Result<Upgrade, BrokerError> {
+        self.core.upgrade(queue).await
     }
 
     /// Has the results of Celery's tasks go to Redis, where producers whose `result_backend` it is look for them, and where chords

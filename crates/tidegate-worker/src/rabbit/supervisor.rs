@@ -28,6 +28,10 @@ fn delayed_tag(at: usize) -> String {
     format!("delayed-{at}")
 }
 
+fn due_tag(at: usize) -> String {
+    format!("due-{at}")
+}
+
 /// What the deliveries of one consumer have in common.
 struct Source {
     tag: Arc<str>,
@@ -35,15 +39,17 @@ struct Source {
     at: usize,
     /// They come from where their producer had them wait.
     delayed: bool,
+    /// They come from where they wait when they are due.
+    due: bool,
     kind: QueueKind,
 }
 
 impl Source {
     fn of(shared: &Shared, tag: &Arc<str>) -> Option<Source> {
         let (kind, at) = tag.split_once('-')?;
-        let (at, delayed) = (at.parse().ok()?, kind == "delayed");
+        let (at, delayed, due) = (at.parse().ok()?, kind == "delayed", kind == "due");
         let queue = shared.subscription.queues.get(at)?;
-        Some(Source { tag: Arc::clone(tag), at, delayed, kind: shared.core.kind(queue) })
+        Some(Source { tag: Arc::clone(tag), at, delayed, due, kind: shared.core.kind(queue) })
     }
 }
 
@@ -57,7 +63,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerErr
     options.read_patience = READ_PATIENCE;
     // Over the control connection: a refusal there leaves this one alone.
     for queue in &shared.subscription.queues {
-        core.ensure(queue).await?;
+        core.ensure_sources(queue).await?;
     }
     let connection = Rc::new(Connection::open(&core.uri, &options).await.map_err(|error| of_connect(&error))?);
     restore(shared, &connection).await.map_err(|error| {
@@ -90,7 +96,9 @@ async fn restore(shared: &Shared, connection: &Connection) -> Result<(), Error> 
 
 /// What a queue's tasks come from, and under which tag.
 pub(super) fn sources(shared: &Shared, at: usize, queue: &str) -> Vec<(String, String)> {
-    let mut sources = vec![(queue.to_owned(), consumer_tag(at))];
+    // Due tasks first: they have waited longer.
+    let due = shared.core.kind(queue).due_name(queue).map(|due| (due, due_tag(at)));
+    let mut sources: Vec<_> = due.into_iter().chain([(queue.to_owned(), consumer_tag(at))]).collect();
     if let Some(delayed) = shared.core.kind(queue).delayed_name(queue) {
         sources.push((delayed, delayed_tag(at)));
     }
@@ -214,7 +222,7 @@ fn take(
     mut delivery: tidegate_amqp::Delivery,
     now: Timestamp,
 ) {
-    let Source { at, delayed, kind, .. } = *source;
+    let Source { at, delayed, due, kind, .. } = *source;
     let queue = &shared.subscription.queues[at];
     let Some(mut stored) = Core::read(queue, kind, &mut delivery, now, shared.memory.borrow_mut().pop()) else {
         tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
@@ -248,12 +256,12 @@ fn take(
         shared.notice(Incoming::Expired(envelope.id.clone()));
         drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
-        drop(spawn(rewrite(shared.clone(), held, Place::Queue)));
+        drop(spawn(rewrite(shared.clone(), held, Place::Due)));
     } else if redelivered && !counted_by_broker && !pardoned && !delayed {
         // Only a new message can carry the count; its first one says no more than that somebody had it.
         let mut held = held;
         held.stored.crashes += 1;
-        drop(spawn(rewrite(shared.clone(), held, Place::Head)));
+        drop(spawn(rewrite(shared.clone(), held, if due { Place::Due } else { Place::Head })));
     } else if shared.stopped.get() {
         drop(spawn(rewrite(shared.clone(), held, Place::Head)));
     } else {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_amqp::{Connection, Error, Queue};
 
-use super::delay;
+use super::delay::{self, Binding, Rungs};
 use super::link::of_request;
 use crate::broker::BrokerError;
 use crate::envelope_check;
@@ -67,6 +67,25 @@ impl QueueKind {
     /// Where producers themselves let tasks wait.
     pub(super) fn delayed_name(self, queue: &str) -> Option<String> {
         (self == QueueKind::Dramatiq).then(|| format!("{queue}.DQ"))
+    }
+
+    /// The queue beside a task queue where its due tasks wait, if the kind has one. Workers of other frameworks consume the task
+    /// queue alone, so due tasks of foreign kinds go there.
+    pub(super) fn due_name(self, queue: &str) -> Option<String> {
+        let own = matches!(self, QueueKind::Classic | QueueKind::Quorum);
+        (own && delay::unfit(queue).is_none()).then(|| delay::due_name(queue))
+    }
+
+    /// The queue that delayed tasks go to when they are due.
+    pub(super) fn target(self, queue: &str) -> String {
+        self.due_name(queue).unwrap_or_else(|| queue.to_owned())
+    }
+
+    /// As the task queue, so that priorities, dead letters and crash counts are the same.
+    fn due(self, name: &str) -> Option<Queue> {
+        let mut due = self.queue(name);
+        due.name = self.due_name(name)?;
+        Some(due)
     }
 
     fn queue(self, name: &str) -> Queue {
@@ -235,37 +254,78 @@ impl Topology {
                 "the queue is used as it is"
             );
         }
-        for beside in kind.delayed(queue).into_iter().chain([kind.dead(queue)]) {
+        for beside in kind.delayed(queue).into_iter().chain([kind.dead(queue)]).chain(kind.due(queue)) {
             connection.declare(&beside).await.map_err(|error| of_request(&error))?;
         }
         self.queues.borrow_mut().insert(queue.to_owned(), kind);
         Ok(true)
     }
 
-    /// Makes sure that tasks of this queue can wait.
-    pub(super) async fn ensure_ladder(&self, connection: &Connection, queue: &str) -> Result<(), BrokerError> {
-        if self.ladders.borrow().contains(queue) {
-            return Ok(());
+    /// Makes sure that tasks of this queue can be delayed; `true` if that was new.
+    pub(super) async fn ensure_ladder(
+        &self,
+        connection: &Connection,
+        kind: QueueKind,
+        queue: &str,
+    ) -> Result<bool, BrokerError> {
+        let target = kind.target(queue);
+        if self.ladders.borrow().contains(&target) {
+            return Ok(false);
         }
         if let Some(reason) = delay::unfit(queue) {
             let message =
                 format!("tasks of the queue {queue:?} cannot be delayed over AMQP: {reason}; name it otherwise");
             return Err(BrokerError::Refused { message });
         }
-        let made = async {
-            let (exchanges, bound) = delay::exchanges();
-            if self.ladders.borrow().is_empty() {
-                together(exchanges.iter().map(|exchange| connection.declare_exchange(exchange))).await?;
-                together(bound.iter().map(|(into, from, key)| connection.bind_exchange(into, from, key))).await?;
+        let version = connection.server_property("version");
+        let rungs = Rungs::of_version(version.as_deref());
+        if rungs == Rungs::AtMostOnce {
+            let version = version.unwrap_or_default();
+            tracing::warn!(queue, version, "RabbitMQ before 3.10 loses delayed tasks when it is killed; upgrade it");
+        }
+        let made = match self.make_ladder(connection, kind, queue, rungs).await {
+            // A broker before 3.10 has made them.
+            Err(error) if rungs == Rungs::AtLeastOnce && is_other_queue(&error) => {
+                connection.try_recv_all();
+                tracing::warn!(
+                    queue,
+                    "the delay queues are classic ones of an older broker, which lose tasks when the broker is killed; \
+                     delete them with `tidegate queue upgrade` once they are empty"
+                );
+                self.make_ladder(connection, kind, queue, Rungs::AtMostOnce).await
             }
-            let (steps, (due, key)) = delay::ladder(queue);
-            connection.bind(queue, &due, &key).await?;
-            // Level 0 last: who finds it, finds all.
-            together(steps.iter().rev().map(|step| async { connection.declare(&step.queue).await.map(drop) })).await?;
-            together(steps.iter().map(|step| connection.bind(&step.queue.name, &step.exchange, &step.key))).await
+            made => made,
         };
-        made.await.map_err(|error| of_request(&error))?;
-        self.ladders.borrow_mut().insert(queue.to_owned());
-        Ok(())
+        made.map_err(|error| of_request(&error))?;
+        self.ladders.borrow_mut().insert(target);
+        Ok(true)
     }
+
+    async fn make_ladder(
+        &self,
+        connection: &Connection,
+        kind: QueueKind,
+        queue: &str,
+        rungs: Rungs,
+    ) -> Result<(), Error> {
+        let target = kind.target(queue);
+        if self.ladders.borrow().is_empty() {
+            let exchanges = delay::exchanges();
+            together(exchanges.iter().map(|exchange| connection.declare_exchange(exchange))).await?;
+        }
+        // Again, because a queue that was adopted has none yet.
+        if let Some(due) = kind.due(queue) {
+            connection.declare(&due).await?;
+        }
+        let (rungs, mut bindings) = delay::ladder(queue, &target, rungs);
+        bindings.extend(delay::due_bindings(&target));
+        // The lowest rung last: if it is there, all are.
+        together(rungs.iter().rev().map(|rung| async { connection.declare(rung).await.map(drop) })).await?;
+        together(bindings.iter().map(|Binding { queue, exchange, key }| connection.bind(queue, exchange, key))).await
+    }
+}
+
+/// Whether a queue of this name exists with other arguments.
+fn is_other_queue(error: &Error) -> bool {
+    matches!(error, Error::Refused { refusal, .. } if refusal.difference().is_some())
 }

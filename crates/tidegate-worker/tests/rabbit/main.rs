@@ -5,6 +5,8 @@ mod celery_outages;
 mod celery_redis;
 mod cluster;
 mod conformance;
+mod delays;
+mod delays_outages;
 mod dramatiq;
 mod full_queues;
 mod modes;
