@@ -77,6 +77,11 @@ impl BrokerArgs {
         }
     }
 
+    /// RabbitMQ, for what only it can do.
+    pub(crate) async fn open_rabbit(&self) -> anyhow::Result<Rc<RabbitBroker>> {
+        self.broker.open_rabbit(self.kind(), self.body_bytes_max).await
+    }
+
     /// For a command that others must see the effect of.
     pub(crate) async fn open_shared(&self) -> anyhow::Result<Rc<dyn Broker>> {
         self.broker.open_shared(self.kind(), self.body_bytes_max).await

@@ -380,3 +380,19 @@ fn a_batch_that_half_fits_is_reported_task_by_task() {
     assert_eq!(place.stats(&queue)["ready"], json!(10));
     place.ok(&["queue", "purge", &queue, "--yes"]);
 }
+
+#[test]
+fn an_upgrade_deletes_the_empty_delay_queues_of_0_1_0_and_needs_rabbitmq() {
+    let place = Place::new();
+    let queue = name("upgrade");
+    // A queue of that name with a task in it.
+    let old = format!("{queue}.delay.0");
+    place.ok(&["enqueue", "mail.send", "--queue", &old, "--queue-kind", "plain"]);
+    let output = place.run(&["queue", "upgrade", &queue]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with(&format!("{queue}: 0 old delay queues deleted, 1 left")));
+    place.ok(&["queue", "purge", &old, "--yes"]);
+    assert_eq!(place.ok(&["queue", "upgrade", &queue]), format!("{queue}: 1 old delay queues deleted\n"));
+    let said = place.refused(&["queue", "upgrade", &queue, "--broker", "sqlite:queue.db"]);
+    assert!(said.contains("use amqp://HOST"), "{said}");
+}

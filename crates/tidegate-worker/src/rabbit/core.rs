@@ -167,8 +167,8 @@ impl Core {
         Ok(())
     }
 
-    /// For a worker: the queue, what is beside it, and, once tasks were delayed, all of its ladder. Somebody may have deleted a
-    /// part of it; the tasks in the rungs above then wait until it is there again.
+    /// For a worker: the queue, what is beside it, and, once tasks were delayed, all of its ladder. If a
+    /// part of it was deleted, the tasks in the rungs above wait until it is there again.
     pub(super) async fn ensure_sources(&self, queue: &str) -> Result<(), BrokerError> {
         self.ensure(queue).await?;
         if delay::unfit(queue).is_none() && self.look(&delay::rung_name(queue, 0)).await?.is_some() {

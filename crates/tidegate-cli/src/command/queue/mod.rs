@@ -40,6 +40,8 @@ enum Command {
     Check(CheckArgs),
     /// Give the file's free pages back to the disk
     Vacuum(FileArgs),
+    /// Delete delay queues of earlier versions as far as they are empty (RabbitMQ)
+    Upgrade(UpgradeArgs),
     /// Tasks that were given up
     Dead(dead::Args),
 }
@@ -97,6 +99,16 @@ struct CheckArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct UpgradeArgs {
+    /// Task queues
+    #[arg(value_name = "QUEUE", required = true)]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
 struct FileArgs {
     #[command(flatten)]
     broker: BrokerArgs,
@@ -109,6 +121,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
         Command::Purge(args) => on_loop(purge(args)),
         Command::Check(args) => on_loop(check(args)),
         Command::Vacuum(args) => on_loop(vacuum(args)),
+        Command::Upgrade(args) => on_loop(upgrade(args)),
         Command::Dead(args) => dead::run(args),
     }
 }
@@ -212,6 +225,22 @@ async fn vacuum(args: FileArgs) -> anyhow::Result<Done> {
 /// Prints a list, of JSON objects or of lines.
 fn show(list: &str, json: bool) -> anyhow::Result<()> {
     if json { terminal::print_json(list) } else { terminal::print(list) }
+}
+
+async fn upgrade(args: UpgradeArgs) -> anyhow::Result<Done> {
+    let broker = args.broker.open_rabbit().await?;
+    let mut done = Done::All;
+    for name in &args.names {
+        let upgrade = broker.upgrade(name).await.map_err(failed)?;
+        let mut line = format!("{name}: {} old delay queues deleted", upgrade.deleted);
+        if upgrade.left > 0 {
+            line += &format!(", {} left because tasks still wait; repeat this when they have run", upgrade.left);
+            done = Done::SomeFailed;
+        }
+        terminal::print(&format!("{line}\n"))?;
+    }
+    broker.close().await.map_err(failed)?;
+    Ok(done)
 }
 
 /// Asks, where there is somebody to ask; otherwise it takes `--yes`.
