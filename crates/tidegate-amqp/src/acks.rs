@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn whatever_the_order_the_broker_hears_of_each_once_and_as_it_was_meant() {
         let rounds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 20_000 } else { 300 };
-        for seed in 0..rounds {
+        for seed in tidegate_seeds::seeds(rounds) {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut tracker, mut broker) = (AckTracker::default(), Broker::default());
             let mut meant = BTreeMap::new();

@@ -248,7 +248,7 @@ fn however_the_bytes_are_cut_the_events_are_the_same() {
     peer.say_connection(close(320, "CONNECTION_FORCED"));
     let (said, events) = (peer.said.clone(), peer.events());
     assert_eq!(events.len(), 22);
-    for seed in 0..50 {
+    for seed in tidegate_seeds::seeds(50) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut again = Peer::new(SessionOptions::new(sasl(), "/"));
         let mut left = &said[..];
@@ -466,7 +466,7 @@ fn damaged_bytes_end_the_session_at_worst() {
     let cancel = basic::Cancel { consumer_tag: "c".into(), nowait: false };
     whole.say_channel(AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
     whole.say_connection(close(320, "CONNECTION_FORCED"));
-    for seed in 0..rounds {
+    for seed in tidegate_seeds::seeds(rounds) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bytes = whole.said.clone();
         // Half of them get past the opening, where most is to be found.

@@ -11,8 +11,6 @@ use tidegate_pdf::{Fault, Limits, OpenError, PageError, Want};
 
 use crate::support::{file, reader, run, sample};
 
-const SEED: u64 = 0x71DE;
-
 #[test]
 fn no_damage_is_without_a_name() {
     let soak = std::env::var_os("TIDEGATE_SOAK").is_some();
@@ -24,25 +22,33 @@ fn no_damage_is_without_a_name() {
         assert!(open.len() > bytes.len(), "{name} has nothing to unpack");
         samples.extend([bytes, open]);
     }
+    let mut damaged = 0;
     let mut outcomes: BTreeMap<&'static str, u32> = BTreeMap::new();
-    for round in 0..rounds {
-        let mut random = Rng::with_seed(SEED + round);
-        let mut bytes = random.choice(&samples).unwrap().clone();
+    let seeds = tidegate_seeds::seeds(rounds);
+    let is_replay = seeds.is_replay();
+    for seed in seeds {
+        let mut random = Rng::with_seed(seed);
+        let sample = random.choice(&samples).unwrap();
+        let mut bytes = sample.clone();
         for _ in 0..random.usize(1..=64) {
             damage(&mut bytes, &mut random);
         }
+        damaged += u64::from(bytes != *sample);
         let (_directory, path) = file(&bytes);
-        for outcome in run(read(path, round)) {
+        for outcome in run(read(path)) {
             *outcomes.entry(outcome).or_default() += 1;
         }
     }
     println!("{rounds} damaged files: {outcomes:?}");
+    if is_replay {
+        return;
+    }
     assert!(outcomes.get("page read").is_some_and(|&read| read > 10), "{outcomes:?}");
-    assert!(outcomes.len() > 1, "nothing was damaged: {outcomes:?}");
+    assert!(damaged > rounds / 2, "only {damaged} files were damaged");
 }
 
-/// What became of the file and its first pages. A failure prints the round that repeats it.
-async fn read(path: PathBuf, round: u64) -> Vec<&'static str> {
+/// What became of the file and its first pages.
+async fn read(path: PathBuf) -> Vec<&'static str> {
     // Time enough for a machine that is busy elsewhere: what never ends is another test's.
     let limits =
         Limits { memory_bytes: 256 << 20, page_time: Duration::from_secs(20), document_time: Duration::from_secs(60) };
@@ -53,13 +59,13 @@ async fn read(path: PathBuf, round: u64) -> Vec<&'static str> {
         Err(OpenError::Encrypted { .. }) => return vec!["encrypted"],
         Err(OpenError::Broken { .. }) => return vec!["broken"],
         Err(OpenError::Failed { fault, .. }) if fault != Fault::Forbidden => return vec!["failed to open"],
-        Err(error) => panic!("round {round}: {error}"),
+        Err(error) => panic!("{error}"),
     };
     let mut outcomes = Vec::new();
     for number in 1..=document.page_count().min(3) {
         outcomes.push(match document.page(number, Want::text().and_picture(48)).await {
             Ok(page) => {
-                assert!(page.text.is_some() && page.picture.is_some(), "round {round}");
+                assert!(page.text.is_some() && page.picture.is_some());
                 "page read"
             }
             Err(PageError::Failed { fault, .. }) if fault != Fault::Forbidden => "page failed",
@@ -67,7 +73,7 @@ async fn read(path: PathBuf, round: u64) -> Vec<&'static str> {
             Err(PageError::Reopen { source: OpenError::Failed { fault, .. }, .. }) if fault != Fault::Forbidden => {
                 "failed to open again"
             }
-            Err(error) => panic!("round {round}: {error}"),
+            Err(error) => panic!("{error}"),
         });
     }
     outcomes

@@ -280,8 +280,8 @@ fn random_life(seed: u64) {
 
 #[test]
 fn every_run_has_exactly_one_end_whatever_the_child_does() {
-    let seeds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 200_000 } else { 2_000 };
-    for seed in 0..seeds {
+    let rounds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 200_000 } else { 2_000 };
+    for seed in tidegate_seeds::seeds(rounds) {
         random_life(seed);
     }
 }
