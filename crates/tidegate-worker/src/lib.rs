@@ -62,7 +62,7 @@ pub use master::{Master, MasterError, MasterHandle, Report, Stop, WorkerStats};
 pub use memory::MemoryBroker;
 pub use middleware::{Middleware, TaskInfo};
 pub use mode::{Begun, Figure, Job, Mode, ModeError, StopReason, StopSignal};
-pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, before_run, decide};
+pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, RETRY_AFTER_MAX, before_run, decide};
 pub use phase::Phase;
 pub use pool::Decode;
 pub use process::{

@@ -18,7 +18,8 @@ pub enum Outcome {
     Success(Value),
     /// The handler failed.
     Failure(TaskError),
-    /// The handler asks to be run again, after this long (the policy's back-off if it does not say).
+    /// The handler asks to be run again, after this long (the policy's back-off if it does not say), at most
+    /// [`RETRY_AFTER_MAX`].
     Retry {
         /// When.
         after: Option<Duration>,
@@ -153,6 +154,10 @@ pub struct Decision {
     pub result: Option<TaskResult>,
 }
 
+/// The longest delay before a retry that a handler can ask for, by `Retry-After` or `after_ms` or in any other way: 7 days.
+/// Longer ones are cut to it. Beyond lies a mistake, and the task would wait unseen for ever.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// The table. Some are left: fewer retries than the policy allows; for a crash, fewer crashes, this one included, than it
 /// allows. The two are counted apart: a crash costs no retry, and a retry forgives no crash.
 ///
@@ -160,7 +165,7 @@ pub struct Decision {
 /// |---|---|---|---|
 /// | success | ack | ack | succeeded |
 /// | failure, time-out | retry after the back-off | dead | retrying, failed |
-/// | retry | retry when it asked to | dead | retrying, failed |
+/// | retry | retry when it asked to, within [`RETRY_AFTER_MAX`] | dead | retrying, failed |
 /// | crash | again after the back-off, counted as a crash | dead | retrying, failed |
 /// | cancelled | return | return | none |
 /// | revoked | ack | ack | revoked |
@@ -207,7 +212,8 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
         Outcome::Failure(error) if retries_left => again(back_off(given.retries), error),
         Outcome::Failure(error) => dead(spent(&error), error),
         Outcome::Retry { after, error } if retries_left => {
-            again(after.map_or_else(|| back_off(given.retries), |after| moment::after(given.now, after)), error)
+            let at = |after: Duration| moment::after(given.now, after.min(RETRY_AFTER_MAX));
+            again(after.map_or_else(|| back_off(given.retries), at), error)
         }
         Outcome::Retry { error, .. } => dead(spent(&error), error),
         Outcome::TimedOut { limit } => {

@@ -26,7 +26,7 @@ use crate::limits::{Bound, Limits};
 use crate::metrics::{Counters, add};
 use crate::middleware::{Middleware, TaskInfo};
 use crate::mode::{Mode, StopReason};
-use crate::outcome::{Circumstances, Outcome, before_run, decide, succeeded};
+use crate::outcome::{Circumstances, Outcome, RETRY_AFTER_MAX, before_run, decide, succeeded};
 use crate::retry::{Policies, Policy};
 use crate::task::{Envelope, Task};
 
@@ -279,6 +279,12 @@ impl WorkerPool {
         if let Outcome::Success(value) = outcome {
             let decision = succeeded(&held.info().id, value, &policy);
             return held.settle(decision, kind);
+        }
+        if let Outcome::Retry { after: Some(after), .. } = &outcome
+            && *after > RETRY_AFTER_MAX
+        {
+            let id = held.info().id.as_str();
+            tracing::warn!(task.id = id, asked = ?after, "a retry was asked for later than in 7 days; it comes in 7 days");
         }
         let decision = decide(&held.info().id, outcome, self.circumstances(held.info(), &policy));
         held.settle(decision, kind);

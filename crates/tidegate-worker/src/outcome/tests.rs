@@ -122,3 +122,14 @@ fn what_expired_or_killed_too_many_workers_is_not_run() {
     assert_eq!(before_run(Some(seconds(10)), given(1)), Some(Outcome::Expired));
     assert_eq!(before_run(None, given(2)), Some(Outcome::Poisoned { crashes: 2 }));
 }
+
+#[test]
+fn a_retry_is_put_off_for_a_week_at_most() {
+    let asks = |after| {
+        let error = TaskError { kind: "E".into(), message: "m".into(), traceback: None };
+        decided(Outcome::Retry { after: Some(after), error }, 0, 0).verdict
+    };
+    assert_eq!(asks(Duration::from_secs(604_800)), Verdict::Retry { at: seconds(604_800) });
+    assert_eq!(asks(Duration::from_secs(604_801)), Verdict::Retry { at: seconds(604_800) });
+    assert_eq!(asks(Duration::MAX), Verdict::Retry { at: seconds(604_800) });
+}

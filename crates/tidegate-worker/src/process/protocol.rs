@@ -356,8 +356,9 @@ fn unreadable_result(content: &[u8], error: &serde_json::Error) -> Option<(u64, 
     })
 }
 
+/// A delay in milliseconds. One that is too long for a `Duration` is the longest there is; who waits bounds it further.
 fn duration(millis: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(millis / 1e3).ok()
+    (millis >= 0.0).then(|| Duration::try_from_secs_f64(millis / 1e3).unwrap_or(Duration::MAX))
 }
 
 /// Enough of a message to recognize it.
