@@ -15,7 +15,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
-use tidegate_limit::feedback::{Feedback, Listener, Verdict};
+use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Verdict};
 use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
 use tidegate_loop::{sleep, yield_now};
 use tidegate_sync::Event;
@@ -442,14 +442,23 @@ impl Inner {
                     return Ok(Judged::Again(Failure { reason, delay: None }));
                 }
             },
-            Verdict::Wait { .. } | Verdict::BackOff { .. } => {
+            verdict @ (Verdict::Wait { .. } | Verdict::BackOff { .. }) => {
                 tries.throttled += 1;
                 self.count(|stats| stats.throttled += 1);
                 if tries.throttled > self.retries.throttled_max {
                     let reason = format!("refused by a limit each time ({status}): {}", self.message(body));
                     return Err(CallError::Unavailable { attempts: tries.attempts, reason });
                 }
-                tracing::info!(status, "refused by a limit; the gate waits");
+                match verdict {
+                    Verdict::Wait { delay, .. } if delay > PROBED_BEYOND => {
+                        tracing::warn!(
+                            status,
+                            ?delay,
+                            "the server asks for a long pause; a request is tried now and then"
+                        );
+                    }
+                    _ => tracing::info!(status, "refused by a limit; the gate waits"),
+                }
                 return Ok(Judged::Throttled);
             }
             Verdict::Park { until, .. } => {
@@ -467,6 +476,9 @@ impl Inner {
             Verdict::Stop(stop) => return Err(CallError::Shut { reason: stop.to_string() }),
             Verdict::Overloaded { delay } => {
                 self.count(|stats| stats.failed += 1);
+                // The gate holds everybody for the whole delay, and lets a probe through if it is long. This request must be
+                // in line by then: asleep for hours it could not be the probe.
+                let delay = delay.map(|delay| delay.min(PROBED_BEYOND));
                 return Ok(Judged::Again(Failure { reason: format!("the server is overloaded ({status})"), delay }));
             }
             _ => {}

@@ -1,5 +1,7 @@
 //! How a run shows itself: to programs, to logs, and to people at a terminal.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -106,4 +108,38 @@ fn who_wants_no_colour_gets_none() {
 fn a_dumb_terminal_gets_lines() {
     let text = in_terminal(&[("TERM", "dumb")]);
     assert!(!text.contains('\x1b') && text.contains("marees.pdf: done, "), "{text:?}");
+}
+
+/// A server that refuses every request, and asks for an absurd delay.
+fn refusing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("--base-url=http://{}/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head);
+            let _ = stream.write_all(
+                b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1e20\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+            );
+        }
+    });
+    base
+}
+
+#[test]
+fn a_pause_of_hours_is_announced_even_to_who_wants_no_progress() {
+    let place = tempfile::tempdir().unwrap();
+    let line = r#"{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[]}}"#;
+    std::fs::write(place.path().join("requests.jsonl"), line).unwrap();
+    // `timeout` ends it where nothing is announced.
+    let mut command = Command::new("timeout");
+    command.args(["60", env!("CARGO_BIN_EXE_tidegate"), "batch", "requests.jsonl", "--rpm=9", "--progress=none"]);
+    command.arg(refusing()).current_dir(place.path()).env("OPENAI_API_KEY", "none").env("XDG_CONFIG_HOME", "none");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    child.wait().unwrap();
+    assert!(line.starts_with("rpm: the server asked for a pause of 24 h "), "{line:?}");
 }

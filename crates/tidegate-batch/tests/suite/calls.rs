@@ -6,7 +6,7 @@ use serde_json::json;
 use tidegate_batch::{ApiKey, Call, CallError, Caller, Dialect, Estimate, Question, Quotas, Remote};
 use tidegate_batch::{Parameters, Provider as _};
 use tidegate_limit::{Gate, Limit};
-use tidegate_loop::{run, spawn};
+use tidegate_loop::{EventLoop, LoopHandle, run, spawn, yield_now};
 
 use crate::support::{Act, Server, answer, error, gate, hasty, parameters};
 
@@ -52,6 +52,40 @@ fn a_429_holds_everybody_up_for_as_long_as_it_says_and_costs_no_answer() {
         assert!(held >= Duration::from_millis(75), "{held:?}");
     })
     .unwrap();
+}
+
+/// A server that asks for an absurd delay is asked again within minutes, whichever status it uses.
+#[test]
+fn a_delay_of_aeons_costs_minutes() {
+    for status in [429, 503] {
+        let absurd = move |number, _: &_| match number {
+            0 => Act::SayWith(status, ("retry-after", "1e20"), String::new()),
+            _ => answer("yes"),
+        };
+        let took = EventLoop::builder().manual_clock().build().unwrap().run_until_complete(async move {
+            let server = Server::start(absurd).await;
+            let gate = gate(&Quotas { rpm: Some(1_000), ..Quotas::default() });
+            let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+            let (seen, begun) = (gate.clone(), LoopHandle::current().time());
+            // The clock moves while no request is on its way.
+            let clock = spawn(async move {
+                loop {
+                    for _ in 0..4 {
+                        yield_now().await;
+                    }
+                    if seen.stats().current == 0 {
+                        LoopHandle::current().advance(Duration::from_secs(1));
+                    }
+                }
+            });
+            let reply = caller.call_json(gate.unscoped(), &call()).await.unwrap();
+            clock.cancel();
+            assert_eq!(reply.attempts, 2);
+            LoopHandle::current().time() - begun
+        });
+        let took = took.unwrap();
+        assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(15 * 60), "{status}: {took:?}");
+    }
 }
 
 #[test]

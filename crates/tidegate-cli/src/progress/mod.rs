@@ -16,11 +16,13 @@ mod scene;
 mod screen;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::Value;
+use tidegate_limit::feedback::PROBED_BEYOND;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
@@ -128,6 +130,7 @@ impl Reporter {
     /// Shows how far the run has come until what is returned is dropped.
     pub(crate) fn follow(&self, run: impl Run + 'static) -> Following {
         let run: Rc<dyn Run> = Rc::new(run);
+        let announces = spawn(announce_pauses(self.clone(), Rc::clone(&run)));
         let every = match &*self.way {
             Way::Display(display) => {
                 display.borrow_mut().run = Some(Rc::clone(&run));
@@ -135,16 +138,16 @@ impl Reporter {
             }
             Way::Lines => LINE_EVERY,
             Way::Json => JSON_EVERY,
-            Way::Nothing => return Following { reporter: self.clone(), run, task: None },
+            Way::Nothing => return Following { tasks: vec![announces], reporter: self.clone(), run },
         };
         let (reporter, seen) = (self.clone(), Rc::clone(&run));
-        let task = spawn(async move {
+        let shows = spawn(async move {
             loop {
                 sleep(every).await;
                 reporter.progress(&*seen);
             }
         });
-        Following { reporter: self.clone(), run, task: Some(task) }
+        Following { tasks: vec![shows, announces], reporter: self.clone(), run }
     }
 
     fn progress(&self, run: &dyn Run) {
@@ -161,16 +164,41 @@ impl Reporter {
     }
 }
 
+/// Says when the server has asked for a pause so long that the run seems to hang, once per pause and limit, whatever people
+/// want to know of the progress.
+async fn announce_pauses(reporter: Reporter, run: Rc<dyn Run>) {
+    let mut announced: BTreeSet<String> = BTreeSet::new();
+    loop {
+        sleep(LINE_EVERY).await;
+        for gauge in run.scene().gauges {
+            match gauge.held_for {
+                Some(pause) if pause > PROBED_BEYOND => {
+                    if announced.insert(gauge.name.clone()) {
+                        reporter.say(&format!(
+                            "{}: the server asked for a pause of {}; a request is tried now and then, and the run goes on once \
+                             one is served. Ctrl-C stops the run; what is answered is kept",
+                            gauge.name,
+                            figures::time(pause)
+                        ));
+                    }
+                }
+                Some(_) => {}
+                None => drop(announced.remove(&gauge.name)),
+            }
+        }
+    }
+}
+
 /// A run that is being shown. Dropped, the terminal is clean again.
 pub(crate) struct Following {
     reporter: Reporter,
     run: Rc<dyn Run>,
-    task: Option<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
+        for task in &self.tasks {
             task.cancel();
         }
         match &*self.reporter.way {

@@ -80,7 +80,7 @@ pub struct Timing {
 /// | [`Wait`](Verdict::Wait) | the limits named are paused for the delay, for everybody; beyond 10 minutes they are parked |
 /// | [`BackOff`](Verdict::BackOff) | the same, for a delay with full jitter that doubles with each refusal in a row |
 /// | [`Park`](Verdict::Park) | the limits are parked until the quota comes back; one probe after a minute, then after 2, 4, … up to 60 minutes; one that is served ends it |
-/// | [`Overloaded`](Verdict::Overloaded) | with a delay everybody is paused; without, nobody: who was refused backs off alone, and adaptive limits shrink |
+/// | [`Overloaded`](Verdict::Overloaded) | with a delay everybody is paused, beyond 10 minutes parked; without, nobody: who was refused backs off alone, and adaptive limits shrink |
 /// | [`Stop`](Verdict::Stop) | the gate is shut: who waits is told why |
 /// | [`Proceed`](Verdict::Proceed), [`TooLarge`](Verdict::TooLarge), [`Other`](Verdict::Other) | nothing |
 ///
@@ -194,7 +194,11 @@ impl Steering {
                 }
             }
             Verdict::Overloaded { delay: Some(delay) } => {
-                actions.extend(self.everything().map(|limit| Action::Pause { limit, delay: *delay }));
+                let limit = self.everything();
+                actions.extend(limit.map(|limit| match *delay > PROBED_BEYOND {
+                    true => self.park(limit, *delay, timing),
+                    false => Action::Pause { limit, delay: *delay },
+                }));
             }
             Verdict::Stop(stop) => {
                 actions.extend(self.everything().map(|limit| Action::Shut { limit, reason: stop.to_string().into() }));
@@ -461,6 +465,10 @@ mod tests {
         let mut desk = Desk::new();
         let delay = Some(Duration::from_secs(5));
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [desk.pause("rpm", 5.0)]);
+        let delay = Some(DELAY_MAX);
+        let until = desk.wall + DELAY_MAX + Duration::from_secs(1);
+        let park = Action::Park { limit: "rpm".into(), until, probe_every: PROBE_FIRST };
+        assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [park], "hours are probed");
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay: None }), []);
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Other { status: 500 }), []);
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::TooLarge { requested: None, limit: None }), []);
