@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -200,6 +200,62 @@ fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
     // Looking needs no such option: the queue is listed with its kind.
     assert!(place.ok(&["queue", "peek", &queue]).contains("  a()"));
     assert_eq!(place.stats(&queue)["ready"], 1);
+}
+
+fn directory() -> String {
+    std::env::var("TIDEGATE_RABBIT_DIR").expect("TIDEGATE_RABBIT_DIR is not set; run: ./test --only rabbitmq")
+}
+
+/// Lines of the broker's log about connections to a vhost: those that were opened, and those that were closed.
+fn connections(vhost: &str) -> (usize, Vec<String>) {
+    let logs = std::fs::read_dir(Path::new(&directory()).join("log")).unwrap();
+    let logs: String = logs.map(|log| text(&std::fs::read(log.unwrap().path()).unwrap())).collect();
+    let opened = logs.lines().filter(|line| line.ends_with(&format!("granted access to vhost '{vhost}'"))).count();
+    let of_vhost =
+        |line: &&str| line.contains("closing AMQP connection") && line.contains(&format!("vhost: '{vhost}'"));
+    (opened, logs.lines().filter(of_vhost).map(ToOwned::to_owned).collect())
+}
+
+#[test]
+fn every_connection_ends_with_the_closing_handshake_whatever_becomes_of_the_command() {
+    let vhost = name("vhost");
+    ctl(&["add_vhost", &vhost]);
+    ctl(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]);
+    let place = Place::at(&format!("amqp://guest:guest@{}/{vhost}", host()));
+    for (words, code) in [
+        (&["enqueue", "a", "--queue", "q"][..], 0),
+        (&["queue", "ls"], 0),
+        (&["queue", "dead", "ls"], 0),
+        (&["result", "unknown"], 1),
+        (&["revoke", "unknown"], 0),
+        (&["enqueue", "a", "--queue", "q", "--queue-kind", "quorum"], 2),
+        (&["enqueue", "a", "--queue", "q", "--wait", "--timeout", "1ms"], 2),
+        (&["result", "unknown", "--wait", "--timeout", "1ms"], 2),
+        (&["queue", "purge", "unknown", "--yes"], 2),
+    ] {
+        assert_eq!(place.run(words).status.code(), Some(code), "{words:?}");
+    }
+    for codec in ["native", "celery"] {
+        let worker = Worker::start(
+            &place,
+            &["--queue", "q", "--queue-kind", "classic", "--codec", codec, "--handler", "a=exec:cat"],
+        );
+        worker.stop();
+    }
+    // The broker writes its log in its own time.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (opened, closed) = loop {
+        let (opened, closed) = connections(&vhost);
+        if (opened > 0 && closed.len() >= opened) || Instant::now() > deadline {
+            break (opened, closed);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(closed.len(), opened);
+    // The others are warnings: the client has closed the TCP connection unexpectedly.
+    let cut: Vec<&String> = closed.iter().filter(|line| !line.contains("[info]")).collect();
+    assert!(cut.is_empty(), "{cut:#?}");
+    ctl(&["delete_vhost", &vhost]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tidegate_loop::net::TcpStream;
 use tidegate_loop::{spawn, timeout};
 
 use super::connection::Connection;
-use super::driver::{Driver, Link, now};
+use super::driver::{Driver, Link, drive, now};
 use super::error::ConnectError;
 use super::shared::Shared;
 use super::tls;
@@ -111,7 +111,7 @@ async fn open(
     let shared = Rc::new(Shared::new(Session::new(session, now()), place));
     let opened = shared.inner.borrow_mut().wait_open();
     // Goes on by itself until the session has ended, or nobody holds the connection any more.
-    drop(spawn(Driver::new(shared.clone(), link, options.read_patience)));
+    drop(spawn(drive(Driver::new(shared.clone(), link, options.read_patience))));
     let connection = Connection::new(shared.clone());
     match poll_fn(|cx| opened.poll(cx)).await {
         Ok(()) => Ok(connection),

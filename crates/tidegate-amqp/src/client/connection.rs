@@ -65,7 +65,9 @@ pub struct ConnectionStats {
 }
 
 /// A connection to a broker, with one channel. Requests, settlements and messages are written together by its coroutine.
-/// Dropped, the connection is cut and unsettled deliveries return; [`close`](Self::close) ends it in order.
+///
+/// Unsettled deliveries return when it ends. Dropped, it is closed in order in the background, also when the loop ends meanwhile; a
+/// broker that does not answer is left after two seconds. [`close`](Self::close) waits for the end.
 ///
 /// ```no_run
 /// use tidegate_amqp::{Connection, Consume, Incoming, Message, Options, Queue, Settle};

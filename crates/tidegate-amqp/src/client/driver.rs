@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_rustls::client::TlsStream;
 use tidegate_loop::net::TcpStream;
-use tidegate_loop::{LoopHandle, Sleep, sleep_until};
+use tidegate_loop::{LoopHandle, Sleep, catch_cancel, sleep_until};
 
 use super::gather::{MARK_BYTES, Reading};
 use super::shared::Shared;
@@ -18,6 +18,9 @@ use crate::session::Session;
 
 /// Several hundred small messages at a time; a frame has at most twice as much.
 const READ_BYTES: usize = 64 * 1024;
+
+/// How long a connection that was dropped waits for the broker's part of the closing handshake.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn now() -> Instant {
     LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
@@ -81,6 +84,16 @@ pub(super) struct Driver {
     read_patience: Duration,
     /// While what comes gathers: until then.
     gathering: Option<Sleep>,
+    /// Set when the closing handshake of a dropped connection begins: until then it may take.
+    leaving: Option<Sleep>,
+}
+
+/// The task of a connection. A loop that ends cancels its tasks and waits for them: the connection is closed in order then too.
+pub(super) async fn drive(mut driver: Driver) {
+    if catch_cancel(&mut driver).await.is_err() {
+        driver.shared.abandoned.set(true);
+        driver.await;
+    }
 }
 
 impl Driver {
@@ -96,7 +109,17 @@ impl Driver {
             alarm: None,
             read_patience,
             gathering: None,
+            leaving: None,
         }
+    }
+
+    /// Closes a connection that was dropped; ready when the broker has not answered for too long.
+    fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.leaving.is_none() {
+            self.shared.with_session(Session::close);
+        }
+        let leaving = self.leaving.get_or_insert_with(|| sleep_until(now() + CLOSE_PATIENCE));
+        Pin::new(leaving).poll(cx)
     }
 
     fn hear(&mut self, count: usize) {
@@ -187,10 +210,7 @@ impl Future for Driver {
         let this = self.get_mut();
         this.shared.keep_driver(cx);
         loop {
-            if this.shared.abandoned.get() {
-                // What was settled before counts, as far as the kernel takes it.
-                this.shared.with_session(Session::flush_acks);
-                let _ = this.poll_send(cx);
+            if this.shared.abandoned.get() && this.poll_leave(cx).is_ready() {
                 this.shared.with_session(Session::handle_end);
                 return Poll::Ready(());
             }

@@ -60,7 +60,7 @@ type Answer = Slot<Result<Reply, Error>>;
 pub(super) struct Shared {
     pub(super) inner: RefCell<Inner>,
     driver: RefCell<Option<Waker>>,
-    /// Nobody holds the connection any more: the driver lets go of it at once.
+    /// The connection was dropped, or its loop ends: the driver closes it. Never cleared.
     pub(super) abandoned: Cell<bool>,
     /// `host/vhost`, for errors.
     pub(super) place: String,

@@ -103,7 +103,7 @@ fn a_broker_that_is_no_broker_is_told_so() {
 }
 
 #[test]
-fn a_dropped_connection_is_cut_and_its_exclusive_queues_go() {
+fn a_dropped_connection_is_closed_and_its_exclusive_queues_go() {
     on_loop(async {
         let (first, second) = (open().await, open().await);
         let name = queue(&first, "cut").await;

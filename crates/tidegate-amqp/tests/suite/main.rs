@@ -120,6 +120,50 @@ fn closing_is_told_to_the_broker_and_waits_for_its_word() {
     });
 }
 
+#[test]
+fn a_dropped_connection_is_closed_in_order() {
+    on_loop(async {
+        let (connection, server) = pair("").await;
+        drop(connection);
+        server.close().await;
+    });
+}
+
+#[test]
+fn a_loop_that_ends_closes_its_connections_in_order() {
+    // The broker is on a loop of its own.
+    let (tell, told) = std::sync::mpsc::channel();
+    let broker = std::thread::spawn(move || {
+        on_loop(async move {
+            let (listener, host) = listen().await;
+            tell.send(host).unwrap();
+            for _ in 0..2 {
+                Scripted::open(&listener).await.close().await;
+            }
+        });
+    });
+    let host = told.recv().unwrap();
+    for held_by_a_task in [false, true] {
+        let address = uri(&format!("amqp://{host}"));
+        on_loop(async move {
+            let connection = Connection::open(&address, &Options::default()).await.unwrap();
+            if held_by_a_task {
+                drop(spawn(async move { connection.recv_all().await.map(drop) }));
+            }
+        });
+    }
+    broker.join().unwrap();
+}
+
+#[test]
+fn a_broker_that_does_not_answer_the_close_is_left() {
+    on_loop(async {
+        let (connection, server) = pair("").await;
+        drop(connection);
+        server.hung_up().await;
+    });
+}
+
 /// Both ends, and whoever reads a flood may let it gather for so long.
 async fn patient_pair(patience: Duration) -> (Connection, Scripted) {
     let mut options = Options::default();

@@ -110,6 +110,11 @@ impl Scripted {
         count
     }
 
+    /// Answers nothing; returns once the client has hung up.
+    pub(crate) async fn hung_up(&self) {
+        while self.try_hear().await.is_some() {}
+    }
+
     /// Answers a close in order: the channel's, then the connection's.
     pub(crate) async fn close(&self) {
         let heard = self.hear().await;
