@@ -100,6 +100,13 @@ fn a_worker_says_what_it_does_runs_tasks_and_stops_in_order() {
     let echoed = output(place, &["enqueue", "echo", "--args", "[1, 2]", "--wait"]);
     let value: Value = serde_json::from_slice(&echoed.stdout).unwrap_or_else(|_| panic!("{}", text(&echoed.stderr)));
     assert_eq!(value["args"], serde_json::json!([1, 2]));
+    let long =
+        output(place, &["enqueue", "echo", "--args", "[1000000000000000000000000000001]", "--id=long", "--wait"]);
+    for line in [long, output(place, &["result", "long"]), output(place, &["result", "long", "--json"])] {
+        assert!(text(&line.stdout).contains(r#""args":[1000000000000000000000000000001],"#), "{}", text(&line.stdout));
+    }
+    let number = output(place, &["enqueue", "echo", "--kwargs", "1000000000000000000000000000001"]);
+    assert!(text(&number.stderr).contains("--kwargs must be a JSON object"), "{}", text(&number.stderr));
     for (task, message) in [("fail", "oops"), ("garbage", "JSON"), ("nobody", "no handler is called 'nobody'")] {
         let failed = output(place, &["enqueue", task, "--wait"]);
         assert_eq!(failed.status.code(), Some(1));
@@ -107,8 +114,8 @@ fn a_worker_says_what_it_does_runs_tasks_and_stops_in_order() {
     }
     worker.signal("-TERM");
     let report = worker.ended();
-    assert_eq!((&report["received"], &report["unsettled"]), (&Value::from(4), &Value::from(0)), "{report}");
-    assert_eq!(report["settled"], serde_json::json!({"success": 1, "failure": 2, "rejected": 1}));
+    assert_eq!((&report["received"], &report["unsettled"]), (&Value::from(5), &Value::from(0)), "{report}");
+    assert_eq!(report["settled"], serde_json::json!({"success": 2, "failure": 2, "rejected": 1}));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::context::TaskContext;
+use crate::json;
 use crate::task::Task;
 
 /// A parameter of a handler: anything that can be deserialised is taken from the task's arguments, [`TaskContext`] is the
@@ -58,11 +59,11 @@ impl Arguments {
         self.taken += 1;
         let place = self.taken;
         if let Some(value) = self.positional.next() {
-            return serde_json::from_value(value).map_err(|error| format!("argument {place} does not fit: {error}"));
+            return json::from_value(value).map_err(|error| format!("argument {place} does not fit: {error}"));
         }
         if !self.keywords.is_empty() {
             let object = Value::Object(std::mem::take(&mut self.keywords));
-            return serde_json::from_value(object).map_err(|error| format!("keyword arguments do not fit: {error}"));
+            return json::from_value(object).map_err(|error| format!("keyword arguments do not fit: {error}"));
         }
         // What may be left out (an `Option`, a unit) can be made of nothing.
         serde_json::from_value(Value::Null).map_err(|_| format!("argument {place} is missing"))

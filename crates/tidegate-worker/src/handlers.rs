@@ -14,6 +14,7 @@ use crate::arguments::{Arguments, FromTask};
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
 use crate::hash::QuickMap;
+use crate::json;
 use crate::outcome::Outcome;
 use crate::task::Task;
 
@@ -194,7 +195,7 @@ task_fn!(A, B, C, D, G, H);
 
 fn answer<T: Serialize, E: Into<HandlerError>>(result: Result<T, E>) -> Result<Value, HandlerError> {
     let value = result.map_err(Into::into)?;
-    serde_json::to_value(value)
+    json::to_value(&value)
         .map_err(|error| HandlerError::failed(format!("what it returned cannot be written as JSON: {error}")))
 }
 

@@ -8,6 +8,7 @@ use tidegate_http::{Client, Error as HttpError};
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
 use crate::handlers::{Handler, HandlerError};
+use crate::json as exact;
 use crate::task::Task;
 
 /// Answers larger than this are refused.
@@ -59,7 +60,8 @@ impl Handler for HttpHandler {
             let body = json!({
                 "id": task.id, "task": task.name, "args": task.args, "kwargs": task.kwargs, "retries": task.retries,
             });
-            let response = client.post_json(&url, &body).await.map_err(unreachable)?;
+            let response =
+                client.post_json_text(&url, exact::to_string(&body).into_bytes()).await.map_err(unreachable)?;
             let status = response.status().as_u16();
             let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
             let after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
@@ -74,7 +76,7 @@ fn read_answer(status: u16, after: Option<Duration>, body: &[u8]) -> Result<Valu
     let error = |message: String| TaskError { kind: format!("Http{status}"), message, traceback: None };
     match status {
         200..=299 if body.iter().all(u8::is_ascii_whitespace) => Ok(Value::Null),
-        200..=299 => serde_json::from_slice(body)
+        200..=299 => exact::from_slice(body)
             .map_err(|why| HandlerError::Failed(error(format!("the answer is no JSON ({why}): {}", shown(body))))),
         408 | 425 | 429 | 502..=504 => Err(HandlerError::Retry { after, error: error(shown(body)) }),
         400..=499 => Err(HandlerError::rejected(format!("the handler answered {status}: {}", shown(body)))),
@@ -118,6 +120,12 @@ mod tests {
         for status in [301, 500, 501, 505] {
             assert_eq!(kind(status, b"no"), "failed", "{status}");
         }
+    }
+
+    #[test]
+    fn an_integer_beyond_64_bits_stays_an_integer() {
+        let value = read_answer(200, None, b"[1000000000000000000000000000001]").unwrap();
+        assert_eq!(exact::to_string(&value), "[1000000000000000000000000000001]");
     }
 
     #[test]

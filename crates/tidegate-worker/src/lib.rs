@@ -22,6 +22,7 @@ mod handlers;
 mod hands;
 mod hash;
 mod http_handler;
+pub mod json;
 mod lane;
 mod limits;
 mod master;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use tidegate_loop::timeout;
+use tidegate_worker::json as exact;
 use tidegate_worker::{TaskId, TaskResult, TaskState};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
@@ -63,9 +64,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Done> {
     })
 }
 
+/// The value, or the whole result, as one line of JSON.
+pub(crate) fn shown(result: &TaskResult, json: bool) -> anyhow::Result<String> {
+    let text = if json { exact::to_vec(result)? } else { exact::to_vec(&result.value)? };
+    Ok(String::from_utf8(text)?)
+}
+
 /// Prints it: the value to standard output, what went wrong to standard error.
 pub(crate) fn show(result: &TaskResult, json: bool) -> anyhow::Result<Done> {
-    let line = if json { serde_json::to_string(result)? } else { result.value.to_string() };
+    let line = shown(result, json)?;
     if json || result.state == TaskState::Succeeded {
         terminal::print_json(&format!("{line}\n"))?;
     }

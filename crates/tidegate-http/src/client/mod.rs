@@ -16,7 +16,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use serde::Serialize;
 
 pub use builder::{ClientBuilder, Timeouts};
@@ -177,6 +177,21 @@ impl Client {
         let host = target::Target::of(&uri)?.authority();
         let json = serde_json::to_vec(value)
             .map_err(|error| Error::Protocol { host, reason: format!("cannot be written as JSON: {error}") })?;
+        self.post_text(uri, json).await
+    }
+
+    /// As [`post_json`](Self::post_json), with JSON that has been written already.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    ///
+    /// # Cancel safety
+    /// As [`request`](Self::request).
+    pub async fn post_json_text(&self, url: &str, json: Vec<u8>) -> Result<Response<Body>, Error> {
+        self.post_text(target::parse(url)?, json).await
+    }
+
+    async fn post_text(&self, uri: Uri, json: Vec<u8>) -> Result<Response<Body>, Error> {
         let mut request = Request::new(Body::from(json));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = uri;

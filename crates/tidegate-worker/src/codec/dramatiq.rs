@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::native::DecodeError;
 use crate::broker::TaskError;
+use crate::json as exact;
 use crate::moment;
 use crate::retry::Backoff;
 use crate::task::{Envelope, Task, TaskId};
@@ -76,8 +77,11 @@ pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
 /// # Errors
 /// As [`decode`].
 pub fn read(envelope: &Envelope) -> Result<Message, DecodeError> {
-    let message: Message = serde_json::from_slice(&envelope.body)
+    let message: Message = exact::from_slice(&envelope.body)
         .map_err(|error| DecodeError { message: format!("the body is none of dramatiq's: {error}") })?;
+    if exact::is_integer(&message.kwargs) {
+        return Err(DecodeError { message: "the body is none of dramatiq's: its kwargs are a number".into() });
+    }
     if message.actor_name.is_empty() || message.message_id.is_empty() {
         return Err(DecodeError { message: "the body is none of dramatiq's: it names no actor, or no id".into() });
     }
@@ -144,7 +148,7 @@ impl Message {
 
     /// For the queue it is for: where it waits until its time is the broker's business.
     pub fn envelope(&self) -> Envelope {
-        let body = serde_json::to_vec(self).expect("JSON values are JSON");
+        let body = exact::to_vec(self).expect("JSON values are JSON");
         let mut envelope = Envelope::new(canonical(&self.queue_name), body);
         envelope.id = TaskId::from(self.message_id.as_str());
         envelope.eta = self.eta();
@@ -333,6 +337,22 @@ mod tests {
         assert_eq!((seen.expires.unwrap().as_millisecond(), seen.retries), (1_794_770_715_570, 4));
         assert_eq!(glance(b"[]"), None);
         assert_eq!(glance(br#"{"message_id": ""}"#), None);
+    }
+
+    #[test]
+    fn integers_of_any_size_stay_through_retries_and_pipelines() {
+        let long = SENT.replace("[1,2]", "[1000000000000000000000000000001]");
+        let mut message = read(&captured(&long)).unwrap();
+        assert_eq!(String::from_utf8(message.envelope().body).unwrap(), long);
+        let now = Timestamp::from_millisecond(1_794_770_700_000).unwrap();
+        let retried = String::from_utf8(message.retried(1, None, now).envelope().body).unwrap();
+        assert!(retried.contains("[1000000000000000000000000000001]"), "{retried}");
+        let result: Value = exact::from_slice(b"-99999999999999999999").unwrap();
+        message.options.insert("pipe_target".into(), serde_json::from_str(SENT).unwrap());
+        let next = String::from_utf8(message.after_success(&result, now).unwrap().unwrap().body).unwrap();
+        assert!(next.contains("[1,2,-99999999999999999999]"), "{next}");
+        let number = SENT.replace(r#"{"x":1}"#, "1000000000000000000000000000001");
+        assert!(decode(&captured(&number), 0).unwrap_err().message.contains("number"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::json;
 use crate::task::{Envelope, Task};
 
 #[derive(Serialize)]
@@ -59,15 +60,18 @@ pub fn encode(task: &Task) -> Vec<u8> {
         soft_limit: task.soft_limit.map(|limit| limit.as_secs_f64()),
         hard_limit: task.hard_limit.map(|limit| limit.as_secs_f64()),
     };
-    serde_json::to_vec(&written).expect("JSON values are JSON")
+    json::to_vec(&written).expect("JSON values are JSON")
 }
 
 /// The task in this envelope; `retries` is what the delivery says.
 pub fn decode(envelope: &Envelope, retries: u32) -> Result<Task, DecodeError> {
-    let read: Read = serde_json::from_slice(&envelope.body)
+    let read: Read = json::from_slice(&envelope.body)
         .map_err(|error| DecodeError { message: format!("the body is no task: {error}") })?;
     if read.task.is_empty() {
         return Err(DecodeError { message: "the body is no task: its \"task\" is empty".into() });
+    }
+    if read.kwargs.as_ref().is_some_and(json::is_integer) {
+        return Err(DecodeError { message: "the body is no task: its \"kwargs\" are a number".into() });
     }
     Ok(Task {
         id: envelope.id.clone(),
@@ -125,6 +129,14 @@ mod tests {
         for limit in ["-1", "0", "1e300"] {
             assert!(reason(&format!(r#"{{"task":"a","soft_limit":{limit}}}"#)).contains("soft_limit"));
         }
+    }
+
+    #[test]
+    fn integers_of_any_size_come_back_as_they_were() {
+        let body = r#"{"task":"a","args":[1000000000000000000000000000001,[-18446744073709551616]],"kwargs":{"n":36893488147419103233}}"#;
+        let task = decode(&Envelope::new("q", body.into()), 0).unwrap();
+        assert_eq!(String::from_utf8(encode(&task)).unwrap(), body);
+        assert!(reason(r#"{"task":"a","kwargs":1000000000000000000000000000001}"#).contains("number"));
     }
 
     #[test]

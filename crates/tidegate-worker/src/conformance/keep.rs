@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::broker::{BrokerError, Published, Selection, TaskState};
+use crate::broker::{BrokerError, Published, Selection, TaskResult, TaskState};
+use crate::json;
 use crate::task::{TaskId, Unique};
 
 /// Delays live in the broker, not in the worker's memory.
@@ -50,6 +51,22 @@ pub async fn expired_tasks_are_dropped_told_and_known_as_expired(subject: Rc<dyn
     assert_eq!((expired, fresh), (vec![stale.clone()], vec!["fresh".to_owned()]));
     assert_eq!(broker.wait_result(&stale).await.unwrap().state, TaskState::Expired);
     assert_eq!(stats(&broker).await.ready, 0);
+}
+
+/// Python's integers have any size.
+pub async fn results_keep_integers_of_any_size(subject: Rc<dyn Subject>) {
+    let broker = subject.connect().await;
+    broker.publish(tasks(&["a"])).await.unwrap();
+    let reader = consumer(&broker, 1).await;
+    let got = delivery(&reader).await;
+    let text = "[1000000000000000000000000000001,-18446744073709551616]";
+    let value = json::from_slice(text.as_bytes()).unwrap();
+    let id = got.envelope.id.clone();
+    let result =
+        TaskResult { id: id.clone(), state: TaskState::Succeeded, value, error: None, ttl: Duration::from_secs(60) };
+    let settlement = Settlement { tag: got.tag, verdict: Verdict::Ack, result: Some(result) };
+    reader.settle(vec![settlement]).await.unwrap();
+    assert_eq!(json::to_string(&subject.connect().await.wait_result(&id).await.unwrap().value), text);
 }
 
 /// With reason and traceback, oldest first.

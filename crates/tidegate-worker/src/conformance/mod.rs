@@ -85,6 +85,7 @@ macro_rules! broker_conformance {
             revoking_a_running_task_tells_its_worker_and_ends_it
             revoking_a_task_to_come_drops_it_on_arrival
             results_are_kept_with_the_settlement
+            results_keep_integers_of_any_size
             waiting_for_a_result_ends_with_the_last_one
             results_are_forgotten_after_their_time
             lost_deliveries_are_told_and_go_to_somebody_else

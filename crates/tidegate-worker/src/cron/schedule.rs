@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::expression::{Cron, CronError};
+use crate::json;
 use crate::task::Task;
 
 /// What is published when. Written as `NAME: CRON [ZONE] => TASK [queue=QUEUE] [ARGUMENTS]`, the arguments as a JSON array
@@ -73,9 +74,9 @@ impl FromStr for Schedule {
         };
         let mut task = Task::new(task);
         if !rest.is_empty() {
-            match serde_json::from_str(rest) {
+            match json::from_slice(rest.as_bytes()) {
                 Ok(Value::Array(args)) => task.args = args,
-                Ok(Value::Object(kwargs)) => task.kwargs = kwargs,
+                Ok(Value::Object(kwargs)) if !json::is_integer(&kwargs) => task.kwargs = kwargs,
                 _ => return Err(wrong(format!("has arguments that are no JSON array or object: {rest}"))),
             }
         }

@@ -15,6 +15,7 @@ use super::lines::LastWords;
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
 use crate::handlers::{Handler, HandlerError};
+use crate::json as exact;
 use crate::task::Task;
 
 /// The exit code by which a command asks to be run again later: `EX_TEMPFAIL` of `sysexits.h`.
@@ -134,7 +135,7 @@ impl Run {
         let Task { id, name, args, kwargs, retries, .. } = &task;
         let input = json!({ "id": id.as_str(), "task": name, "args": args, "kwargs": kwargs, "retries": retries });
         Run {
-            input: input.to_string().into_bytes(),
+            input: exact::to_string(&input).into_bytes(),
             written: 0,
             stdin: child.stdin.take(),
             stdout: child.stdout.take(),
@@ -219,7 +220,7 @@ impl Run {
         if self.result.trim_ascii().is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&self.result).map_err(|error| {
+        exact::from_slice(&self.result).map_err(|error| {
             let shown = super::protocol::start_of(&self.result);
             failed("UnreadableResult", format!("what the command wrote is no JSON ({error}): {shown:?}"), Some(words))
         })

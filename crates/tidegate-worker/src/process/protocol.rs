@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::frame::{self, Frames, TooLong};
 use crate::broker::TaskError;
+use crate::json;
 use crate::task::Task;
 
 /// The version of the protocol that this worker speaks.
@@ -208,7 +209,7 @@ impl Protocol {
 
     fn say(&mut self, order: &Order<'_>) -> Result<(), TooLong> {
         frame::append(&mut self.output, self.max_frame, |output| {
-            serde_json::to_writer(output, order).expect("strings, numbers and values always serialize");
+            json::append(output, order).expect("strings, numbers and values always serialize");
         })
     }
 
@@ -270,7 +271,7 @@ impl Protocol {
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
         let Some(range) = self.frames.next()? else { return Ok(None) };
         let content = self.frames.content(range);
-        match serde_json::from_slice::<Message>(content) {
+        match json::from_slice::<Message>(content) {
             Ok(message) => self.heard(message).map(Some),
             Err(error) => match unreadable_result(content, &error) {
                 Some((run, answer)) => self.answered(Some(run), answer).map(Some),

@@ -22,6 +22,7 @@ use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
 use super::unique;
 use crate::broker::{BrokerError, TaskResult, TaskState};
 use crate::clock::{self, LoopClock};
+use crate::json as exact;
 use crate::task::{Envelope, TaskId};
 
 /// How long an entry of a log may go without an answer before it is sent again. A log is a stream, and one that comes up again
@@ -248,7 +249,7 @@ impl Core {
     }
 
     pub(super) async fn append_all(&self, log: &str, entries: &[Value]) -> Result<(), BrokerError> {
-        let message = |entry: &Value| Message::to_queue(log, entry.to_string().into()).mandatory(true);
+        let message = |entry: &Value| Message::to_queue(log, exact::to_string(entry).into()).mandatory(true);
         let terms = Terms { silence: Some(ENTRY_PATIENCE), ..self.terms() };
         let mut declared = false;
         let declare = async |index: usize| {
@@ -335,7 +336,7 @@ impl Core {
                         return Err(Error::Lost { place, reason });
                     };
                     connection.settle(delivery.tag, tidegate_amqp::Settle::Ack);
-                    let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
+                    let Ok(entry) = exact::from_slice::<Value>(&delivery.body) else { continue };
                     let last = entry.get("marker").is_some_and(|nonce| *nonce == *marker);
                     each(entry, offset(&delivery));
                     if last {

@@ -15,6 +15,7 @@ use super::core::{self, Core};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::topology::RESULTS;
 use crate::broker::{BrokerError, TaskResult};
+use crate::json;
 use crate::task::TaskId;
 
 /// Entries read before the log is swept for those that have expired.
@@ -142,7 +143,7 @@ async fn follow_once(core: &Core, read: &Read, backoff: &mut Backoff) -> BrokerE
                 };
                 connection.settle(delivery.tag, Settle::Ack);
                 read.offset.set(core::offset(&delivery).or(read.offset.get()));
-                if let Ok(entry) = serde_json::from_slice(&delivery.body) {
+                if let Ok(entry) = json::from_slice(&delivery.body) {
                     read.hear(entry, now);
                 }
                 since_sweep += 1;

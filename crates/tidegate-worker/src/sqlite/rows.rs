@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::broker::{TaskError, TaskResult, TaskState};
 use crate::envelope_check::PRIORITY_MAX;
+use crate::json;
 use crate::task::{Envelope, TaskId, Unique};
 
 /// What every read of a task selects, in this order, after `task` was joined as `t` and `queue` as `q`.
@@ -100,7 +101,7 @@ impl<'r, 's> Columns<'r, 's> {
 
     fn json<T: DeserializeOwned>(&mut self, at: usize, column: &str) -> Option<T> {
         let text = self.optional_text(at, column)?;
-        let value = serde_json::from_str(&text);
+        let value = json::from_slice(text.as_bytes());
         if value.is_err() {
             self.note(column, at, "JSON or NULL");
         }
@@ -227,7 +228,7 @@ pub(super) fn span_ms(span: Duration) -> i64 {
 }
 
 pub(super) fn store_result(connection: &Connection, result: &TaskResult, now: i64) -> rusqlite::Result<()> {
-    let value = (!result.value.is_null()).then(|| result.value.to_string());
+    let value = (!result.value.is_null()).then(|| json::to_string(&result.value));
     let error = result.error.as_ref().map(|error| serde_json::to_string(error).expect("strings are JSON"));
     connection
         .prepare_cached("INSERT OR REPLACE INTO result (id, until, state, value, error) VALUES (?1, ?2, ?3, ?4, ?5)")?

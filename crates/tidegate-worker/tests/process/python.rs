@@ -22,6 +22,10 @@ fn functions_answer_with_values_failures_retries_and_rejections() {
         let echoed = json!({"args": ["ä\u{0}\u{1f600}", 1.5, null], "kwargs": {"key": [{}]}});
         assert_eq!(success(mode.run(with_names).await), echoed);
 
+        let long: Value = tidegate_worker::json::from_slice(b"[1000000000000000000000000000000]").unwrap();
+        let sum = success(run(&mode, "add", json!([long[0], 1])).await);
+        assert_eq!(tidegate_worker::json::integer(&sum), Some("1000000000000000000000000000001"));
+
         let error = failure(run(&mode, "fail", json!(["so it is"])).await);
         assert_eq!((&*error.kind, &*error.message), ("ValueError", "so it is"));
         let traceback = error.traceback.unwrap();

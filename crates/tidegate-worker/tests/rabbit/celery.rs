@@ -133,6 +133,7 @@ fn celerys_producers_get_results_failures_and_everything_that_follows() {
 
         assert_eq!(told["plain"], json!([3, ["STARTED", "SUCCESS"]]));
         assert_eq!(told["keywords"], json!([1, {"x": {"y": [null, 1.5]}}]));
+        assert_eq!(told["long"], json!(true), "integers of any size stay integers");
         assert_eq!(told["countdown"], json!(7));
         assert_eq!(told["failure"], json!(["builtins.ValueError", "no luck"]));
         assert_eq!(

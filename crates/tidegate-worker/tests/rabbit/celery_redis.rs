@@ -35,6 +35,7 @@ fn results_are_kept_where_celerys_producers_look() {
         worker.ended().await;
 
         assert_eq!(told["plain"], json!([3, ["STARTED", "SUCCESS"]]));
+        assert_eq!(told["long"], json!(true), "integers of any size stay integers");
         assert_eq!(told["again"], json!(["SUCCESS", 3]));
         assert!((900..=1000).contains(&told["ttl"].as_i64().unwrap()), "{}", told["ttl"]);
         assert_eq!(told["failure"], json!(["ValueError", "no luck"]));

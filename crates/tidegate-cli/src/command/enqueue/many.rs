@@ -16,6 +16,7 @@ use tidegate_worker::{Broker, BrokerError, Envelope, Published, TaskId, TaskStat
 
 use crate::broker::failed;
 use crate::command::Done;
+use crate::command::result::shown;
 use crate::terminal;
 
 use super::Telling;
@@ -264,8 +265,11 @@ async fn wait_for(broker: &dyn Broker, ids: Vec<TaskId>, telling: Telling) -> an
         };
         let result = result.map_err(failed)?;
         failures |= result.state != TaskState::Succeeded;
-        let line = if telling.json { serde_json::to_string(&result)? } else { result.value.to_string() };
-        terminal::print_json(&format!("{line}\n"))?;
+        let line = shown(&result, telling.json)?;
+        terminal::print_json(&format!(
+            "{line}
+"
+        ))?;
     }
     Ok(failures)
 }

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tidegate_loop::timeout;
+use tidegate_worker::json as exact;
 use tidegate_worker::{Published, TaskId};
 
 use crate::broker::{BodyArgs, BrokerArgs, Kind, failed, on_loop};
@@ -202,7 +203,7 @@ fn read(option: &str, text: &str) -> anyhow::Result<Value> {
         Some(path) => Some(std::fs::read_to_string(path).with_context(|| format!("--{option}: cannot read {path}"))?),
         None => None,
     };
-    serde_json::from_str(from_file.as_deref().unwrap_or(text)).with_context(|| format!("--{option} is no JSON"))
+    exact::from_slice(from_file.as_deref().unwrap_or(text).as_bytes()).with_context(|| format!("--{option} is no JSON"))
 }
 
 fn array(text: &str) -> anyhow::Result<Vec<Value>> {
@@ -214,6 +215,7 @@ fn array(text: &str) -> anyhow::Result<Vec<Value>> {
 
 fn object(text: &str) -> anyhow::Result<Map<String, Value>> {
     match read("kwargs", text)? {
+        number if exact::integer(&number).is_some() => bail!("--kwargs must be a JSON object, not a number"),
         Value::Object(members) => Ok(members),
         other => bail!("--kwargs must be a JSON object, such as {{\"to\": \"me\"}}, not {other}"),
     }

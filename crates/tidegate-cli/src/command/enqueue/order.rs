@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tidegate_worker::codec::{celery, dramatiq, native};
-use tidegate_worker::{Envelope, Task, TaskId, Unique};
+use tidegate_worker::{Envelope, Task, TaskId, Unique, json};
 
 use crate::span::{instant, span};
 
@@ -94,7 +94,7 @@ impl Order {
 
     /// A line of JSON, completed from this order.
     pub(super) fn line(&self, text: &str) -> anyhow::Result<Order> {
-        let line: Line = serde_json::from_str(text).map_err(|error| anyhow!("no task: {error}"))?;
+        let line: Line = json::from_slice(text.as_bytes()).map_err(|error| anyhow!("no task: {error}"))?;
         let read = |name, span: &Option<Span>| span.as_ref().map(|span| span.read(name)).transpose();
         let eta = match &line.eta {
             None | Some(Value::Null) => None,

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::json;
+use tidegate_worker::json as exact;
 use tidegate_worker::{Broker, DeadLetter, Selection, TaskId};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
@@ -144,7 +145,7 @@ async fn ls(args: LsArgs) -> anyhow::Result<Done> {
             object["traceback"] = json!(letter.traceback);
             object["at"] = json!(letter.at.to_string());
             object["retries"] = json!(letter.retries);
-            out += &format!("{object}\n");
+            out += &format!("{}\n", exact::to_string(&object));
         } else {
             out += &text(letter, args.traceback);
         }

@@ -9,7 +9,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use anyhow::bail;
 use clap::Subcommand;
 use serde_json::Value;
-use tidegate_worker::Broker as _;
+use tidegate_worker::{Broker as _, json as exact};
 
 use crate::broker::{BrokerArgs, failed, on_loop};
 use crate::command::Done;
@@ -170,7 +170,7 @@ async fn peek(args: PeekArgs) -> anyhow::Result<Done> {
     broker.close().await.map_err(failed)?;
     let mut out = String::new();
     for envelope in &envelopes {
-        out += &if args.json { format!("{}\n", as_json(envelope)) } else { as_line(envelope) };
+        out += &if args.json { format!("{}\n", exact::to_string(&as_json(envelope))) } else { as_line(envelope) };
     }
     show(&out, args.json)?;
     Ok(Done::All)

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tidegate_worker::codec::{celery, dramatiq, native};
+use tidegate_worker::json as exact;
 use tidegate_worker::{Envelope, Task};
 
 use crate::terminal::escape;
@@ -44,8 +45,8 @@ pub(super) fn as_json(envelope: &Envelope) -> Value {
 pub(super) fn as_line(envelope: &Envelope) -> String {
     let what = match decoded(envelope) {
         Ok((_, task)) => {
-            let args = task.args.iter().map(Value::to_string);
-            let kwargs = task.kwargs.iter().map(|(name, value)| format!("{name}={value}"));
+            let args = task.args.iter().map(exact::to_string);
+            let kwargs = task.kwargs.iter().map(|(name, value)| format!("{name}={}", exact::to_string(value)));
             format!("{}({})", task.name, args.chain(kwargs).collect::<Vec<_>>().join(", "))
         }
         Err(known) => known,

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Begun, Chords, End, Message, Part, Reply, chord, signature};
 use crate::broker::TaskError;
+use crate::json as exact;
 use crate::task::Envelope;
 
 /// How a run is reported to who waits for it.
@@ -75,7 +76,7 @@ impl Message {
         }
         let id = self.task.id.to_string();
         let success = matches!(status, Status::Success(_));
-        Some(Answer { id, success, reply: self.reply.clone(), body: body.to_string().into_bytes() })
+        Some(Answer { id, success, reply: self.reply.clone(), body: exact::to_string(&body).into_bytes() })
     }
 
     /// Everything that follows a run that ended so: callbacks or errbacks, the next of the chain, the answer. The rest of a chain
@@ -131,7 +132,7 @@ impl Message {
             let mut body = meta(&id, status, now);
             body["parent_id"] = json!(self.task.id.as_str());
             let reply = queue.map(|queue| Reply { queue, correlation_id: id.clone() });
-            Answer { id, success: false, reply, body: body.to_string().into_bytes() }
+            Answer { id, success: false, reply, body: exact::to_string(&body).into_bytes() }
         };
         found.into_iter().map(answer).collect()
     }

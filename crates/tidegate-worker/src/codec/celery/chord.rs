@@ -11,6 +11,7 @@ use super::signature::{Given, end_of, ends, extend, fail, id_of, list, members, 
 use super::{Following, Message, Status, repr};
 use crate::broker::TaskError;
 use crate::codec::native::DecodeError;
+use crate::json as exact;
 use crate::task::TaskId;
 
 /// Whether there is somebody who counts the parts of chords.
@@ -63,12 +64,12 @@ pub struct Returned {
 impl Returned {
     /// As Celery's backends keep it.
     pub fn encode(&self) -> Vec<u8> {
-        json!([1, self.id, self.state, self.result]).to_string().into_bytes()
+        exact::to_string(&json!([1, self.id, self.state, self.result])).into_bytes()
     }
 
     /// `None` if it is none.
     pub fn decode(body: &[u8]) -> Option<Returned> {
-        let (_, id, state, result): (u64, String, String, Value) = serde_json::from_slice(body).ok()?;
+        let (_, id, state, result): (u64, String, String, Value) = exact::from_slice(body).ok()?;
         Some(Returned { id, state, result })
     }
 }

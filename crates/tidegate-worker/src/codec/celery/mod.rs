@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::native::DecodeError;
+use crate::json as exact;
 use crate::task::{Envelope, Task, TaskId};
 
 pub use answer::{Answer, Following, Status};
@@ -118,7 +119,7 @@ pub fn read(envelope: &Envelope, retries: u32) -> Result<Message, DecodeError> {
             "the message is serialised as {kind}; have the producer use JSON: app.conf.task_serializer = 'json'"
         ));
     }
-    let body: Value = match serde_json::from_slice(&envelope.body) {
+    let body: Value = match exact::from_slice(&envelope.body) {
         Ok(body) => body,
         Err(error) => return fail(format!("the body is not JSON: {error}")),
     };
@@ -126,7 +127,9 @@ pub fn read(envelope: &Envelope, retries: u32) -> Result<Message, DecodeError> {
     let Ok([args, kwargs, embed]) = <[Value; 3]>::try_from(parts) else {
         return fail("the body is not [args, kwargs, embed]");
     };
-    let (Value::Array(args), Value::Object(kwargs)) = (args, kwargs) else {
+    let (Value::Array(args), Some(Value::Object(kwargs))) =
+        (args, Some(kwargs).filter(|kwargs| exact::integer(kwargs).is_none()))
+    else {
         return fail("the body's args are no list, or its kwargs no object");
     };
     let Value::Object(mut embed) = embed else { return fail("the body's third part is no object") };
@@ -268,7 +271,7 @@ pub fn encode(task: &Task, queue: &str, extras: &Extras) -> Envelope {
     if let Some(reply_to) = &extras.reply_to {
         put("amqp.reply_to", json!(reply_to));
     }
-    let body = json!([task.args, task.kwargs, embed]).to_string().into_bytes();
+    let body = exact::to_string(&json!([task.args, task.kwargs, embed])).into_bytes();
     Envelope {
         id: task.id.clone(),
         queue: queue.to_owned(),

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::json;
+
 /// Celery cuts them as well.
 const BYTES_MAX: usize = 1024;
 
@@ -39,6 +41,9 @@ fn write(value: &Value, text: &mut String) {
     // What is beyond will be cut.
     if text.len() > BYTES_MAX {
         return;
+    }
+    if let Some(digits) = json::integer(value) {
+        return text.push_str(digits);
     }
     match value {
         Value::Null => text.push_str("None"),

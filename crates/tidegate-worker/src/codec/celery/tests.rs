@@ -98,6 +98,29 @@ fn what_is_written_is_what_celery_reads() {
 }
 
 #[test]
+fn integers_of_any_size_stay_in_arguments_answers_chains_and_chords() {
+    let long = "1000000000000000000000000000001";
+    let mut envelope = captured(json!({"group": "g"}));
+    let step = signature("b", &json!([]), &json!({}));
+    envelope.body = format!(r#"[[{long}], {{"n": -{long}}}, {{"chain": [{step}], "chord": {step}}}]"#).into();
+    let message = read(&envelope, 0).unwrap();
+    let written = String::from_utf8(encode(&message.task, "q", &Extras::default()).body).unwrap();
+    assert!(written.starts_with(&format!(r#"[[{long}],{{"n":-{long}}},"#)), "{written}");
+    let result: Value = exact::from_slice(long.as_bytes()).unwrap();
+    assert_eq!(repr::repr(&result), long);
+    let following = message.following(Status::Success(&result), NOW, Chords::Counted);
+    let next = String::from_utf8(following.tasks[0].body.clone()).unwrap();
+    assert!(next.starts_with(&format!("[[{long}],{{}},")), "{next}");
+    let answer = String::from_utf8(following.answers[0].body.clone()).unwrap();
+    assert!(answer.contains(&format!(r#""result":{long},"#)), "{answer}");
+    let part = following.parts[0].returned.encode();
+    assert!(String::from_utf8(part.clone()).unwrap().contains(&format!(r#""SUCCESS",{long}]"#)));
+    assert_eq!(Returned::decode(&part).unwrap().result, result);
+    envelope.body = format!("[[], {long}, {{}}]").into();
+    assert!(read(&envelope, 0).unwrap_err().message.contains("kwargs no object"));
+}
+
+#[test]
 fn answers_are_what_rpc_expects() {
     let message = read(&captured(json!({})), 0).unwrap();
     let now: Timestamp = "2026-11-15T19:25:19.202486Z".parse().unwrap();

@@ -46,6 +46,20 @@ fn orders_are_written_as_documented() {
 }
 
 #[test]
+fn integers_of_any_size_pass_in_both_directions() {
+    let text = "[1000000000000000000000000000001,-18446744073709551616]";
+    let mut protocol = greeted();
+    protocol.wrote(protocol.output().len());
+    let mut task = Task::new("a");
+    task.args = json::from_slice(text.as_bytes()).unwrap();
+    protocol.run(&task, None, None).unwrap();
+    let sent = String::from_utf8(protocol.output()[4..].to_vec()).unwrap();
+    assert!(sent.contains(&format!(r#""args":{text},"#)), "{sent}");
+    protocol.receive(&frame(format!(r#"{{"type":"done","run":1,"value":{text}}}"#).as_bytes()));
+    assert_eq!(protocol.next_event(), Ok(Some(Event::Answered(1, Answer::Done(Value::Array(task.args))))));
+}
+
+#[test]
 fn answers_are_read_as_documented() {
     let error = |kind: &str, message: &str, traceback: Option<&str>| TaskError {
         kind: kind.into(),

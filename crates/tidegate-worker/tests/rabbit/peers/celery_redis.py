@@ -42,6 +42,7 @@ told["plain"] = wait(plain)
 again = Celery(broker=sys.argv[1], backend=sys.argv[3]).AsyncResult(plain.id)
 told["again"] = [again.state, again.get(timeout=60)]
 told["ttl"] = kept.ttl(f"celery-task-meta-{plain.id}")
+told["long"] = chord([s("same", 10**30 + n) for n in range(3)], s("same")).apply_async().get(timeout=60) == [10**30, 10**30 + 1, 10**30 + 2]
 failed = app.send_task("fail", ("no luck",))
 told["failure"] = caught(failed)
 told["failed"] = [failed.state, failed.traceback]

@@ -31,6 +31,7 @@ def caught(result):
 # Results and failures.
 told["plain"] = wait(app.send_task("add", (1, 2)))
 told["keywords"] = app.send_task("echo", (1,), {"x": {"y": [None, 1.5]}}).get(timeout=60)
+told["long"] = chain(s("same", 10**30 + 1), s("same"), s("echo", -(2**200))).apply_async().get(timeout=60) == [10**30 + 1, -(2**200)]
 told["countdown"] = app.send_task("add", (3, 4), countdown=0.3, priority=5).get(timeout=60)
 failed = app.send_task("fail", ("no luck",))
 told["failure"] = caught(failed)
