@@ -121,6 +121,19 @@ class Envelope(NamedTuple):
     body: bytes
 
 
+def _prepare(path: str) -> None:
+    """Makes an empty file for a new database, for its user alone: SQLite would make one that other users can read."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
 class QueueFile:
     """One connection to the file."""
 
@@ -128,11 +141,14 @@ class QueueFile:
         self._path = path
         self._now = now
         try:
+            _prepare(path)
             # Transactions are begun and ended here, and locks waited for in fair turns.
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
                 self._open()
-                self._bell = os.open(path + "-bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                # Never through a symbolic link: the byte would go elsewhere.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._bell = os.open(path + "-bell", flags, 0o600)
             except BaseException:
                 self._connection.close()
                 raise

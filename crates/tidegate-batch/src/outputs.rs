@@ -9,7 +9,7 @@ use tidegate_loop::to_thread;
 use tidegate_pdf::{Document, Want};
 
 use crate::output::atomic::{self, Pending};
-use crate::output::{Entry, Explanations, html, to_markdown};
+use crate::output::{Entry, Explanations, html, mark, to_markdown};
 use crate::question::Picture;
 
 /// An output that could not be written.
@@ -35,8 +35,9 @@ pub(crate) async fn write(
     document: Option<&Document>,
     picture_px: Option<u32>,
 ) -> Result<Vec<PathBuf>, WriteError> {
-    let paths = ["json", "md", "html"].map(|ending| folder.join(format!("{stem}.{ending}")));
+    let paths = paths(folder, stem);
     let json = explanations.to_json();
+    paths.iter().try_for_each(|path| replaceable(path))?;
     if is_current(&paths, &json) {
         return Ok(paths.to_vec());
     }
@@ -53,10 +54,21 @@ pub(crate) async fn write_shown(
     document: Option<&Document>,
     picture_px: Option<u32>,
 ) -> Result<(), WriteError> {
+    replaceable(markdown)?;
+    replaceable(page)?;
     write_text(markdown, to_markdown(explanations)).await?;
     write_html(explanations, page, document, picture_px)
         .await
         .map_err(|source| WriteError { path: page.to_owned(), source })
+}
+
+/// The outputs of a file: JSON, Markdown, HTML.
+pub(crate) fn paths(folder: &Path, stem: &str) -> [PathBuf; 3] {
+    ["json", "md", "html"].map(|ending| folder.join(format!("{stem}.{ending}")))
+}
+
+fn replaceable(path: &Path) -> Result<(), WriteError> {
+    mark::may_replace(path).map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
 fn is_current(paths: &[PathBuf; 3], json: &str) -> bool {

@@ -232,7 +232,7 @@ fn usual_path(make: bool) -> anyhow::Result<PathBuf> {
         "neither XDG_DATA_HOME nor HOME is set, so there is no usual place; name one with --broker sqlite:PATH",
     )?;
     if make && let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| {
+        tidegate_files::create_directories(directory).with_context(|| {
             format!("cannot make {}; name another place with --broker sqlite:PATH", directory.display())
         })?;
     }

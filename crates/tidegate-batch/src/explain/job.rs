@@ -22,8 +22,9 @@ use super::prompt::{DEFAULT_PROMPT, Prompt};
 use super::selection::Selection;
 use super::sizes::{SHARES, Size};
 use super::stop::Stop;
-use crate::output::atomic;
 use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report};
+use crate::output::{atomic, mark};
+use crate::outputs;
 use crate::provider::Provider;
 use crate::store::Store;
 
@@ -89,11 +90,32 @@ impl Options {
     }
 }
 
-/// Why a run's last words could not be written; everything before them is.
+impl Options {
+    /// Refuses outputs that would replace a file which tidegate did not write.
+    fn check_outputs(&self) -> Result<(), ExplainError> {
+        let outputs = self.inputs.iter().flat_map(|input| outputs::paths(&self.out, &input.stem));
+        for path in outputs.chain([self.out.join(REPORT)]) {
+            mark::may_replace(&path).map_err(|source| ExplainError::Foreign { path, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// The report's name in the folder of the outputs.
+const REPORT: &str = "report.json";
+
+/// Why a run could not begin, or its last words could not be written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The report cannot be written.
+    /// A file that tidegate did not write has the name of an output. Nothing was sent.
+    Foreign {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The report cannot be written; everything before it is.
     Report {
         /// Where.
         path: PathBuf,
@@ -107,6 +129,7 @@ pub enum ExplainError {
 impl fmt::Display for ExplainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            ExplainError::Foreign { path, source } => write!(f, "{} cannot be written: {source}", path.display()),
             ExplainError::Report { path, source, .. } => {
                 write!(f, "the report {} cannot be written: {source}; every result is kept", path.display())
             }
@@ -248,6 +271,7 @@ impl Explain {
     /// Dropped, calls under way are lost and outputs are not written; what was kept is kept. Use [`stop`](Self::stop).
     pub async fn run(self) -> Result<Report, ExplainError> {
         let job = self.job;
+        job.options.check_outputs()?;
         let (began, began_at) = (Instant::now(), jiff::Timestamp::now());
         job.board.borrow_mut().restart(began);
         let mut reports = job.all_files().await;
@@ -283,11 +307,14 @@ impl Explain {
         report.seconds = began.elapsed().as_secs_f64();
         // What the gate counts of a day is written down as it really was.
         job.gate.close();
-        let path = job.options.out.join("report.json");
+        let path = job.options.out.join(REPORT);
         let json = serde_json::to_string_pretty(&report).expect("texts and numbers") + "\n";
         let written = to_thread({
             let path = path.clone();
-            move || atomic::write(&path, |out| out.write_all(json.as_bytes()))
+            move || {
+                mark::may_replace(&path)?;
+                atomic::write(&path, |out| out.write_all(json.as_bytes()))
+            }
         })
         .await;
         match written.unwrap_or_else(|error| Err(io::Error::other(error.to_string()))) {

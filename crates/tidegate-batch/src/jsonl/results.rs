@@ -6,6 +6,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use tidegate_files::Draft;
+
 use super::input::{IdSet, Lines};
 use super::line::{IdHash, ResultLine};
 
@@ -122,11 +124,14 @@ pub(super) fn open(output: &Output, earlier: Earlier, stdout: WriteStdout) -> Re
         return Ok((Sink::Stream(stream), Known::default()));
     }
     let mut file = open_locked(path)?;
+    let mut known = read_back(&mut file)?;
     if earlier == Earlier::Discard {
+        // After reading it: a file with anything else than results is left alone.
         file.set_len(0)?;
+        file.rewind()?;
+        file.sync_data()?;
         return Ok((Sink::File(file), Known::default()));
     }
-    let mut known = read_back(&mut file)?;
     if earlier == Earlier::RetryFailed && known.failed.len() > 0 {
         file = without_failures(path, &mut file, &known)?;
         known.failed = IdSet::default();
@@ -135,7 +140,10 @@ pub(super) fn open(output: &Output, earlier: Earlier, stdout: WriteStdout) -> Re
 }
 
 fn open_locked(path: &Path) -> Result<File, ResultsError> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => tidegate_files::create_new(path)?,
+        other => other?,
+    };
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(ResultsError::Busy),
@@ -179,14 +187,12 @@ fn is_torn(bytes: &[u8]) -> bool {
 
 /// The same file with the successes alone; all of it or nothing, whenever the power goes.
 fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File, ResultsError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let fresh = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside)?;
-    fresh.try_lock().map_err(|_| ResultsError::Busy)?;
+    // A link to the file stays one.
+    let path = path.canonicalize()?;
+    let mut draft = Draft::new(&path)?;
     file.seek(SeekFrom::Start(0))?;
     let mut lines = Lines::new(Box::new(file.try_clone()?));
-    let mut out = BufWriter::with_capacity(1 << 16, &fresh);
+    let mut out = BufWriter::with_capacity(1 << 16, draft.file());
     while let Some(line) = lines.next_raw()? {
         let Some(bytes) = line.bytes else { continue };
         let kept = ResultLine::read(&bytes).is_ok_and(|result| {
@@ -200,13 +206,8 @@ fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File,
     }
     out.flush()?;
     drop(out);
-    fresh.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    if let Some(directory) = path.parent() {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        File::open(directory)?.sync_all()?;
-    }
-    Ok(fresh)
+    // Locked as the old one was.
+    Ok(draft.commit()?)
 }
 
 #[cfg(test)]
@@ -282,9 +283,11 @@ mod tests {
         assert_eq!(place.open(Earlier::Discard).unwrap().1.succeeded.len(), 0);
         assert_eq!(place.text(), "");
         for text in ["my notes\nmore of them\n", "a single line", "{\"some\":\"configuration\"}"] {
-            let notes = Place::with(text);
-            assert!(matches!(notes.open(Earlier::Keep), Err(ResultsError::Foreign { line: 1, .. })));
-            assert_eq!(notes.text(), text);
+            for earlier in [Earlier::Keep, Earlier::RetryFailed, Earlier::Discard] {
+                let notes = Place::with(text);
+                assert!(matches!(notes.open(earlier), Err(ResultsError::Foreign { line: 1, .. })), "{earlier:?}");
+                assert_eq!(notes.text(), text);
+            }
         }
     }
 

@@ -1,10 +1,13 @@
 //! Files that are there whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Writes a file beside its place, syncs it, and moves it there. Whoever reads it sees the old one or the new one.
+use tidegate_files::Draft;
+
+/// Writes a file beside its place, syncs it, and moves it there. Whoever reads it sees the old one or the new one, after a power
+/// cut too.
 pub(crate) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut pending = Pending::new(path)?;
     fill(&mut pending.writer)?;
@@ -14,41 +17,26 @@ pub(crate) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result
 /// A file in the making.
 pub(crate) struct Pending {
     pub(crate) writer: BufWriter<File>,
-    temporary: std::path::PathBuf,
-    path: std::path::PathBuf,
-    done: bool,
+    draft: Draft,
 }
 
 impl Pending {
     pub(crate) fn new(path: &Path) -> io::Result<Pending> {
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(hidden);
-        let writer = BufWriter::with_capacity(64 * 1024, File::create(&temporary)?);
-        Ok(Pending { writer, temporary, path: path.to_owned(), done: false })
+        let mut draft = Draft::new(path)?;
+        let writer = BufWriter::with_capacity(64 * 1024, draft.file().try_clone()?);
+        Ok(Pending { writer, draft })
     }
 
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
-        self.writer.get_ref().sync_all()?;
-        fs::rename(&self.temporary, &self.path)?;
-        self.done = true;
-        Ok(())
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.done {
-            let _ = fs::remove_file(&self.temporary);
-        }
+        self.draft.commit().map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

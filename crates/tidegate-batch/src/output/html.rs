@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
 use super::document::{Entry, Explanations, SeenAs, Status};
+use super::mark;
 use super::markdown::{about, heading, why_not};
 use super::render::{escape, markdown_to_html};
 use crate::question::{Finish, Picture};
@@ -45,12 +46,13 @@ pub(crate) fn begin(out: &mut dyn Write, explanations: &Explanations) -> io::Res
     };
     writeln!(
         out,
-        "<!doctype html>\n<html{language}>\n<head>\n<meta charset=\"utf-8\">\n\
+        "<!doctype html>\n<html{language}>\n<head>\n<meta charset=\"utf-8\">\n{}\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"referrer\" content=\"no-referrer\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>{title}</h1>\n<p class=\"about\">{}</p>",
+        mark::HTML,
         policy(),
         escape(&about(explanations))
     )?;

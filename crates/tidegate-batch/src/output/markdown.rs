@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::document::{Entry, Explanations, Status};
 use super::filter::inert;
+use super::mark;
 
 /// The explanations of a file as one Markdown document. Images and raw HTML are escaped, so that a preview loads and runs
 /// nothing; everything else is as the model wrote it.
@@ -38,7 +39,7 @@ pub fn to_markdown(explanations: &Explanations) -> String {
             }
         }
     }
-    inert(out)
+    inert(out) + mark::MARKDOWN + "\n"
 }
 
 /// The title, or else the file's name.

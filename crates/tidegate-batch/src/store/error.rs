@@ -1,6 +1,7 @@
 //! Why results could not be kept.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
@@ -58,6 +59,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    pub(super) fn of_io(path: &Path, error: &io::Error) -> StoreError {
+        let (path, detail) = (path.to_owned(), error.to_string());
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => {
+                StoreError::ReadOnly { path }
+            }
+            _ => StoreError::Failed { path, detail },
+        }
+    }
+
     pub(super) fn of(path: &Path, error: &rusqlite::Error) -> StoreError {
         let (path, detail) = (path.to_owned(), error.to_string());
         match error.sqlite_error_code() {

@@ -23,6 +23,7 @@ pub(super) struct ResultFile {
 impl ResultFile {
     pub(super) fn open(path: &Path) -> Result<ResultFile, StoreError> {
         let failed = |error: rusqlite::Error| StoreError::of(path, &error);
+        tidegate_files::prepare_database(path).map_err(|error| StoreError::of_io(path, &error))?;
         let connection = Connection::open(path).map_err(failed)?;
         // The lock is held until the process ends, however it ends: whoever comes second is told at once.
         connection.busy_timeout(Duration::from_millis(250)).map_err(failed)?;

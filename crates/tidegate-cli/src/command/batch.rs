@@ -162,7 +162,8 @@ fn state_folder(output: &Output) -> anyhow::Result<PathBuf> {
         Output::File(path) => path.parent().unwrap_or(Path::new("")).join(".tidegate"),
         Output::Stdout => PathBuf::from(".tidegate"),
     };
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    tidegate_files::create_directories(&folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     Ok(folder.join("quota.db"))
 }
 

@@ -245,7 +245,8 @@ impl TryFrom<Args> for Config {
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let config = Config::try_from(args)?;
     let state = config.options.out.join(STATE);
-    fs::create_dir_all(&state).with_context(|| format!("cannot make the folder {}", state.display()))?;
+    tidegate_files::create_directories(&state)
+        .with_context(|| format!("cannot make the folder {}", state.display()))?;
     let json = config.json;
     let reporter = Reporter::new(config.progress);
     let run = explain(config, state, reporter.clone());

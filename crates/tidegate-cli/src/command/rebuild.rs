@@ -1,6 +1,5 @@
 //! `tidegate rebuild`: outputs again from JSON, without a call.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -46,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let inputs = find_json(&args.paths)?;
     if let Some(out) = &args.out {
-        fs::create_dir_all(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
+        tidegate_files::create_directories(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
     }
     let mut reader = Reader::new();
     if let Some(password) = args.pdf_password {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, params};
+use tidegate_files::Draft;
 
 use super::error::StoreError;
 use crate::journal::{Reservation, Restored};
@@ -126,25 +127,19 @@ impl StateFile {
         if !create {
             return Err(StoreError::Missing { path: path.into() });
         }
-        let draft = sidecar(&format!(".{}.new", std::process::id()));
         let wrap = |error: std::io::Error| StoreError::of_io(path, &error);
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // SQLite would not say why it cannot.
-        std::fs::File::create(&draft).map_err(wrap)?;
-        let made = StateFile::fill(&draft).map_err(|error| StoreError::of(path, &error)).and_then(|()| {
-            // A link does not replace what somebody else has made meanwhile, as a move would.
-            match std::fs::hard_link(&draft, path) {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-                    std::fs::rename(&draft, path).map_err(wrap)
-                }
-                other => other.map_err(wrap),
+        // Made here, because SQLite would not say why it cannot.
+        let draft = Draft::new(path).map_err(wrap)?;
+        StateFile::fill(draft.path()).map_err(|error| StoreError::of(path, &error))?;
+        // A link does not replace what somebody else has made meanwhile, as a move would.
+        match std::fs::hard_link(draft.path(), path) {
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => draft.commit().map(drop).map_err(wrap),
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(wrap(error)),
+            _ => {
+                drop(draft);
+                tidegate_files::sync_parent(path).map_err(wrap)
             }
-        });
-        // Gone already if it was moved.
-        let _ = std::fs::remove_file(&draft);
-        made?;
-        std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(wrap)
+        }
     }
 
     fn fill(draft: &Path) -> rusqlite::Result<()> {

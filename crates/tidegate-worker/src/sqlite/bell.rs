@@ -1,7 +1,7 @@
 //! The doorbell: a file beside the database. Whoever has committed something that others may wait for writes one byte to it;
-//! whoever waits watches it with inotify. Watching the write-ahead log itself would ring before the commit can be seen.
+//! whoever waits watches it with inotify. It is never opened through a symbolic link: the byte would go elsewhere. Watching the write-ahead log itself would ring before the commit can be seen.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -22,7 +22,7 @@ impl Bell {
     /// Of the database at `path`.
     pub(super) fn open(database: &Path) -> io::Result<Bell> {
         let path = beside(database, "-bell");
-        let file = open(&path)?;
+        let file = tidegate_files::open_or_create(&path)?;
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Bell { path, file, inotify, watching: false })
     }
@@ -60,7 +60,9 @@ impl Bell {
         if self.file.metadata().is_ok_and(same) {
             return;
         }
-        if let (Ok(file), Ok(inotify)) = (open(&self.path), init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)) {
+        if let (Ok(file), Ok(inotify)) =
+            (tidegate_files::open_or_create(&self.path), init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))
+        {
             self.file = file;
             self.inotify = inotify;
             if std::mem::take(&mut self.watching) {
@@ -85,10 +87,6 @@ impl Bell {
         let _ = flock(&self.file, FlockOperation::Unlock);
         Ok(done)
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 /// The path with something behind its name.
@@ -120,6 +118,25 @@ mod tests {
         assert!(rings(&listener, 10));
         listener.drain();
         assert!(!rings(&listener, 0));
+    }
+
+    #[test]
+    fn a_bell_is_private_and_never_behind_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("queue.db"), directory.path().join("victim"));
+        std::fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, beside(&path, "-bell")).unwrap();
+        let error = Bell::open(&path).unwrap_err().to_string();
+        assert!(error.contains("queue.db-bell is a symbolic link"), "{error}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        std::fs::remove_file(beside(&path, "-bell")).unwrap();
+        let mut bell = Bell::open(&path).unwrap();
+        assert_eq!(bell.file.metadata().unwrap().mode() & 0o777, 0o600);
+        std::fs::remove_file(beside(&path, "-bell")).unwrap();
+        std::os::unix::fs::symlink(&victim, beside(&path, "-bell")).unwrap();
+        bell.mend();
+        bell.ring();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine", "nor when it is made again");
     }
 
     #[test]

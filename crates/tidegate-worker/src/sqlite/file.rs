@@ -1,7 +1,6 @@
 //! The database file as one process has it open: how it is opened, how it behaves towards other writers, what is done
 //! about a full disk and a file that goes away.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -101,6 +100,7 @@ impl QueueFile {
             }))?;
             Ok((connection, frames, patience_ms))
         };
+        tidegate_files::prepare_database(&options.path).map_err(|error| place.io(&error))?;
         let (mut connection, frames, patience_ms) = connect().map_err(|error| place.sqlite(&error))?;
         schema::migrate(&mut connection, place, schema::STEPS)?;
         Ok((connection, frames, patience_ms))
@@ -192,7 +192,11 @@ impl QueueFile {
     /// The disk is full: gives the ballast up, and with its room moves what is in the log to where it belongs, so that the
     /// log begins anew and needs no more.
     pub(super) fn make_room(&mut self) {
-        if std::fs::remove_file(self.ballast()).is_ok() {
+        let ballast = self.ballast();
+        // Another file of that name is left alone.
+        let is_ours =
+            ballast.symlink_metadata().is_ok_and(|about| about.is_file() && about.len() == self.ballast_bytes);
+        if is_ours && std::fs::remove_file(&ballast).is_ok() {
             tracing::warn!(
                 queue = %self.place.path().display(),
                 "the disk is full: gave up the ballast so that work can be settled"
@@ -204,7 +208,7 @@ impl QueueFile {
     /// Makes it again, if there is room. A queue without ballast works until the disk is full.
     pub(super) fn mend_ballast(&self) {
         let path = self.ballast();
-        if self.ballast_bytes == 0 || path.exists() || !has_room(&path, 2 * self.ballast_bytes) {
+        if self.ballast_bytes == 0 || path.symlink_metadata().is_ok() || !has_room(&path, 2 * self.ballast_bytes) {
             return;
         }
         if let Err(error) = fill(&path, self.ballast_bytes) {
@@ -219,8 +223,8 @@ fn has_room(path: &Path, bytes: u64) -> bool {
     statvfs(directory(path)).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes)
 }
 
-fn fill(path: &PathBuf, bytes: u64) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+fn fill(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = tidegate_files::create_new(path)?;
     let block = vec![0x2e; 64 << 10];
     let mut left = bytes;
     while left > 0 {
