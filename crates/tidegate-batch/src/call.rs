@@ -1,6 +1,5 @@
 //! What a caller is given and gives back: plain values.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -82,22 +81,3 @@ pub struct CallerStats {
     /// Tokens that the answers say were counted.
     pub usage: Usage,
 }
-
-/// The base URL makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadBaseUrl {
-    pub(crate) url: String,
-    pub(crate) reason: String,
-}
-
-impl fmt::Display for BadBaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} cannot be a server's address: {}; one looks like https://api.openai.com/v1",
-            self.url, self.reason
-        )
-    }
-}
-
-impl std::error::Error for BadBaseUrl {}

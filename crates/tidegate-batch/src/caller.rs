@@ -4,26 +4,28 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_core::Stream;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Verdict};
 use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
 use tidegate_loop::{sleep, yield_now};
+use tidegate_secret::Redactor;
 use tidegate_sync::Event;
 
+use crate::base_url::{BadBaseUrl, BaseUrl};
 use crate::calibration::{Calibration, Typical};
-use crate::call::{BadBaseUrl, Call, CallerStats, Reply, Retries};
+use crate::call::{Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
 use crate::key::ApiKey;
+use crate::on_the_wire::OnTheWire;
 use crate::provider::{Dialect, Unreadable, excerpt};
 use crate::question::Usage;
 
@@ -74,10 +76,15 @@ struct Inner {
     listener: Listener,
     client: Client,
     dialect: Dialect,
-    /// Without a slash at the end.
-    base: String,
+    base: BaseUrl,
     key: Option<ApiKey>,
     headers: HeaderMap,
+    /// Whether a key may be sent where others can read it.
+    insecure_http: bool,
+    /// Removes the key from messages, also a short one.
+    messages: Redactor,
+    /// Removes it from answers.
+    answers: Redactor,
     /// The path of the last call, and the address that it makes with the base.
     last_uri: RefCell<Option<(String, Uri)>>,
     retries: Retries,
@@ -99,15 +106,7 @@ impl Caller {
     /// # Errors
     /// [`BadBaseUrl`].
     pub fn new(gate: impl Into<Admission>, dialect: Dialect, base: &str) -> Result<Caller, BadBaseUrl> {
-        let bad = |reason: &str| BadBaseUrl { url: base.into(), reason: reason.into() };
-        let base = base.trim_end_matches('/');
-        let uri: Uri = base.parse().map_err(|_| bad("it is no URL"))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return Err(bad("it must begin with http:// or https://"));
-        }
-        if uri.host().is_none_or(str::is_empty) {
-            return Err(bad("it names no host"));
-        }
+        let base = BaseUrl::parse(base)?;
         let gate = gate.into();
         let apart = [Dimension::INPUT_TOKENS, Dimension::OUTPUT_TOKENS].map(Dimension::name);
         let apart =
@@ -117,9 +116,12 @@ impl Caller {
             client: client(&gate),
             gate,
             dialect,
-            base: base.into(),
+            headers: headers(dialect, &base, None),
+            messages: Redactor::new(base.secrets()),
+            answers: Redactor::for_data(base.secrets()),
+            base,
             key: None,
-            headers: headers(dialect, None),
+            insecure_http: false,
             last_uri: RefCell::default(),
             retries: Retries::default(),
             timeouts: Timeouts { total: Some(Duration::from_secs(300)), ..Timeouts::default() },
@@ -137,9 +139,18 @@ impl Caller {
     #[must_use]
     pub fn with_key(self, key: Option<ApiKey>) -> Caller {
         self.with(|inner| {
-            inner.headers = headers(inner.dialect, key.as_ref());
+            inner.headers = headers(inner.dialect, &inner.base, key.as_ref());
             inner.key = key;
+            let secrets = || inner.base.secrets().chain(inner.key.as_ref().map(ApiKey::secret));
+            (inner.messages, inner.answers) = (Redactor::new(secrets()), Redactor::for_data(secrets()));
         })
+    }
+
+    /// The same, allowed to send a key or a password over plain http to another machine. Without this such a call fails before
+    /// anything is sent.
+    #[must_use]
+    pub fn with_insecure_http(self, allowed: bool) -> Caller {
+        self.with(|inner| inner.insecure_http = allowed)
     }
 
     /// The same with another HTTP client: other connections, proxies, authorities.
@@ -178,10 +189,10 @@ impl Caller {
         self.inner.dialect
     }
 
-    /// The server's address, without a slash at the end.
+    /// The server's address, without user information and without a slash at the end.
     #[must_use]
     pub fn base_url(&self) -> &str {
-        &self.inner.base
+        self.inner.base.as_str()
     }
 
     /// What it has done so far.
@@ -228,6 +239,7 @@ impl Caller {
         read: impl Fn(&[u8]) -> Result<T, Unreadable>,
     ) -> Result<Reply<T>, CallError> {
         let inner = &*self.inner;
+        inner.check_private()?;
         let mut tries = Tries::default();
         loop {
             let lease = inner.enter(scope, call).await?;
@@ -246,7 +258,7 @@ impl Caller {
                 }
                 Err(error) => {
                     inner.count(|stats| stats.failed += 1);
-                    Failure { reason: error.to_string(), delay: None }
+                    Failure { reason: inner.messages.redact(&error.to_string()).into_owned(), delay: None }
                 }
             };
             let random = inner.random.borrow_mut().u64(..);
@@ -299,6 +311,18 @@ impl Inner {
         let mut stats = self.stats.get();
         change(&mut stats);
         self.stats.set(stats);
+    }
+
+    /// Refuses to send a secret where others can read it.
+    fn check_private(&self) -> Result<(), CallError> {
+        let secret = self.key.is_some() || self.base.has_user();
+        if self.insecure_http || self.base.is_private() || !secret {
+            return Ok(());
+        }
+        Err(self.shut(format!(
+            "the key would be sent to {} unencrypted, so nothing was sent: use https, or allow it",
+            self.base
+        )))
     }
 
     fn cost(&self, input_tokens: u64, output_tokens: u64) -> Cost {
@@ -359,6 +383,7 @@ impl Inner {
         lease.borrow_mut().answered();
         let (head, body) = response.into_parts();
         let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
+        let body = self.without_secrets(head.status.is_success(), body);
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
         let usage = head.status.is_success().then(|| self.dialect.usage_in(&body)).flatten();
@@ -373,8 +398,24 @@ impl Inner {
         }
         let request_id = ["x-request-id", "request-id"]
             .iter()
-            .find_map(|name| head.headers.get(*name)?.to_str().ok().map(Into::into));
+            .find_map(|name| head.headers.get(*name)?.to_str().ok())
+            .map(|id| self.messages.redact(id).into_owned());
         Ok(Answered { status, headers: head.headers, body, usage, request_id, took, lease: Some(lease) })
+    }
+
+    /// An answer as everything behind this sees it: some servers repeat the request with its headers. Of a success the key is
+    /// removed if it is long enough to be one, because a short one may be a word of the answer; of anything else always.
+    fn without_secrets(&self, success: bool, body: Bytes) -> Bytes {
+        let redactor = if success { &self.answers } else { &self.messages };
+        redactor.redact_bytes(&body).map_or(body, Bytes::from)
+    }
+
+    /// Reads a successful answer. What is wrong with it is said of the body without any secret, before it is shortened.
+    fn read<T>(&self, body: &[u8], read: &impl Fn(&[u8]) -> Result<T, Unreadable>) -> Result<T, Unreadable> {
+        read(body).map_err(|unreadable| match self.messages.redact_bytes(body) {
+            Some(clean) => read(&clean).err().unwrap_or_else(|| Unreadable::Garbled("it repeats the key".into())),
+            None => unreadable,
+        })
     }
 
     /// Most go to where the last one went.
@@ -424,7 +465,7 @@ impl Inner {
     ) -> Result<Judged<T>, CallError> {
         let Answered { status, body, .. } = answered;
         match feedback.verdict {
-            Verdict::Proceed => match read(body) {
+            Verdict::Proceed => match self.read(body, read) {
                 Ok(value) => {
                     self.count(|stats| stats.answered += 1);
                     return Ok(Judged::Served(value));
@@ -519,7 +560,7 @@ impl Inner {
         }
     }
 
-    /// What an error's body says, in a line, and without the key.
+    /// What an error's body says, in a line. The body has no secret any more.
     fn message(&self, body: &[u8]) -> String {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         let said = value.as_ref().and_then(|value| {
@@ -527,11 +568,7 @@ impl Inner {
             error.as_str().or_else(|| error.get("message")?.as_str()).map(str::to_owned)
         });
         let line = excerpt(said.as_deref().map_or(body, str::as_bytes));
-        match (&self.key, line.is_empty()) {
-            (_, true) => "(no message)".into(),
-            (Some(key), _) => key.redact(&line),
-            (None, _) => line,
-        }
+        if line.is_empty() { "(no message)".into() } else { line }
     }
 }
 
@@ -543,34 +580,21 @@ fn client(gate: &Admission) -> Client {
     builder.build().expect("no file is named that could be missing")
 }
 
-fn headers(dialect: Dialect, key: Option<&ApiKey>) -> HeaderMap {
+fn headers(dialect: Dialect, base: &BaseUrl, key: Option<&ApiKey>) -> HeaderMap {
     let json = HeaderValue::from_static("application/json");
     let fixed = [(CONTENT_TYPE, json.clone()), (ACCEPT, json)];
     // Copied for each request, to which the client adds its own: they fit without another table.
     let mut headers = HeaderMap::with_capacity(HEADERS);
-    headers.extend(fixed.into_iter().chain(dialect.headers(key)));
+    // A key that goes into the same header counts first.
+    let user = base.authorization().map(|value| (AUTHORIZATION, value));
+    for (name, value) in fixed.into_iter().chain(user).chain(dialect.headers(key)) {
+        headers.insert(name, value);
+    }
     headers
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
-}
-
-/// A body that tells when it is first asked for: that is when the request leaves, connections made and all.
-struct OnTheWire {
-    bytes: Option<Bytes>,
-    first: Option<Box<dyn FnOnce()>>,
-}
-
-impl Stream for OnTheWire {
-    type Item = Result<Bytes, std::convert::Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(first) = self.first.take() {
-            first();
-        }
-        Poll::Ready(self.bytes.take().map(Ok))
-    }
 }
 
 impl fmt::Debug for Caller {

@@ -39,6 +39,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod base_url;
 mod calibration;
 mod call;
 mod call_error;
@@ -48,6 +49,7 @@ mod estimate;
 mod explain;
 pub mod jsonl;
 mod key;
+mod on_the_wire;
 #[cfg(feature = "pdf")]
 mod output;
 #[cfg(feature = "pdf")]
@@ -61,7 +63,8 @@ mod quotas;
 mod rebuild;
 mod store;
 
-pub use call::{BadBaseUrl, Call, CallerStats, Reply, Retries};
+pub use base_url::{BadBaseUrl, BaseUrl};
+pub use call::{Call, CallerStats, Reply, Retries};
 pub use call_error::CallError;
 pub use caller::Caller;
 pub use estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};

@@ -110,19 +110,19 @@ fn the_next_request_is_sent_before_the_last_answer_is_read() {
 fn a_wrong_key_shuts_the_gate_and_is_not_repeated_in_the_message() {
     run(async {
         let server =
-            Server::start(|_, _| error(401, "Incorrect API key provided: sk-secret-9.", "invalid_api_key")).await;
+            Server::start(|_, _| error(401, "Incorrect API key provided: sk-hush-9.", "invalid_api_key")).await;
         let gate = gate(&Quotas::default());
-        let key = ApiKey::new("sk-secret-9", "OPENAI_API_KEY").unwrap();
+        let key = ApiKey::new("sk-hush-9", "OPENAI_API_KEY").unwrap();
         let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_key(Some(key));
         let first = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
         let message = first.to_string();
         assert!(matches!(first, CallError::Shut { .. }));
-        assert!(message.contains("OPENAI_API_KEY") && !message.contains("secret"), "{message}");
+        assert!(message.contains("OPENAI_API_KEY") && !message.contains("hush"), "{message}");
         let second = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
         assert_eq!(second.to_string(), message);
         assert_eq!(server.seen().len(), 1, "nobody else has to find out");
-        assert_eq!(server.seen()[0].headers["authorization"], "Bearer sk-secret-9");
-        assert!(!format!("{caller:?}").contains("secret"));
+        assert_eq!(server.seen()[0].headers["authorization"], "Bearer sk-hush-9");
+        assert!(!format!("{caller:?}").contains("hush"));
     })
     .unwrap();
 }

@@ -4,6 +4,7 @@ mod calls;
 mod odd_input;
 mod results;
 mod runs;
+mod secrets;
 mod support;
 
 /// PDFs are read in a child: this very program, told to run this test alone.
