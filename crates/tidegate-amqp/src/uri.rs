@@ -5,29 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tidegate_secret::Secret;
 
 /// How we say who we are.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sasl {
     /// By name and password.
     Plain {
         /// The name.
         user: String,
-        /// The password; never shown.
-        password: String,
+        /// The password.
+        password: Secret,
     },
     /// By the certificate of the TLS connection.
     External,
-}
-
-impl fmt::Debug for Sasl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Sasl::Plain { user, .. } => f.debug_struct("Plain").field("user", user).finish_non_exhaustive(),
-            Sasl::External => f.write_str("External"),
-        }
-    }
 }
 
 /// One of the places a broker may be reached at.
@@ -153,7 +145,7 @@ impl std::str::FromStr for Uri {
         let mut uri = Uri {
             tls,
             hosts: hosts.split(',').map(|host| parse_host(host, tls)).collect::<Result<_, _>>()?,
-            sasl: Sasl::Plain { user, password },
+            sasl: Sasl::Plain { user, password: password.into() },
             vhost,
             heartbeat: HEARTBEAT,
             connection_timeout: CONNECTION_TIMEOUT,
@@ -257,14 +249,14 @@ mod tests {
         let uri = parse("amqp://localhost");
         assert_eq!(uri.hosts, [Host { name: "localhost".to_owned(), port: 5672 }]);
         assert_eq!((uri.vhost.as_str(), uri.tls), ("/", false));
-        assert_eq!(uri.sasl, Sasl::Plain { user: "guest".to_owned(), password: "guest".to_owned() });
+        assert_eq!(uri.sasl, Sasl::Plain { user: "guest".to_owned(), password: "guest".into() });
         assert_eq!(parse("amqps://h").hosts[0].port, 5671);
     }
 
     #[test]
     fn names_passwords_and_vhosts_are_percent_decoded() {
         let uri = parse("amqp://us%40er:p%3Aa%2Fs@h:1/a%2Fb");
-        assert_eq!(uri.sasl, Sasl::Plain { user: "us@er".to_owned(), password: "p:a/s".to_owned() });
+        assert_eq!(uri.sasl, Sasl::Plain { user: "us@er".to_owned(), password: "p:a/s".into() });
         assert_eq!(uri.vhost, "a/b");
         for slash in ["amqp://h", "amqp://h/", "amqp://h/%2f", "amqp://h//"] {
             assert_eq!(parse(slash).vhost, "/", "{slash}");

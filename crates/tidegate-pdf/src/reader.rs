@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidegate_secret::Secret;
+
 use crate::document::Document;
 use crate::error::OpenError;
 
@@ -46,7 +48,7 @@ impl Default for Limits {
 #[derive(Clone, Default)]
 pub struct Reader {
     limits: Limits,
-    password: Option<String>,
+    password: Option<Secret>,
     program: Option<(PathBuf, Vec<OsString>)>,
 }
 
@@ -67,7 +69,7 @@ impl Reader {
 
     /// With a password for those documents that need one.
     #[must_use]
-    pub fn password(mut self, password: impl Into<String>) -> Reader {
+    pub fn password(mut self, password: impl Into<Secret>) -> Reader {
         self.password = Some(password.into());
         self
     }
@@ -112,7 +114,7 @@ impl Reader {
     }
 
     pub(crate) fn secret(&self) -> Option<&str> {
-        self.password.as_deref()
+        self.password.as_ref().map(Secret::expose)
     }
 
     /// The child's program and its arguments.
@@ -127,7 +129,6 @@ impl Reader {
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the password.
         f.debug_struct("Reader").field("limits", &self.limits).field("program", &self.command()).finish_non_exhaustive()
     }
 }

@@ -17,8 +17,8 @@ const HEAD_BYTES_MAX: usize = 1 << 20;
 /// The largest picture, uncompressed, with room for a page's text beside it.
 const BODY_BYTES_MAX: usize = (PICTURE_PX_MAX * PICTURE_PX_MAX * 4) as usize + (32 << 20);
 
-/// To the child, behind the files that it reads (see `files.rs`).
-#[derive(Debug, Serialize, Deserialize)]
+/// To the child, behind the files that it reads (see `files.rs`). No `Debug`: it has the password.
+#[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first: bounds and confines itself, then reads the file.
     Open {
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_head_that_is_cut_off_is_not_taken_for_the_end_of_the_connection() {
         for head in [&b""[..], b"{\"Open\":", b"!"] {
-            assert_eq!(parse::<Request>(head).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert_eq!(parse::<Request>(head).err().unwrap().kind(), io::ErrorKind::InvalidData);
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
+use tidegate_secret::Secret;
 
 /// How it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) enum Place {
 pub struct Address {
     pub(crate) place: Place,
     pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Secret>,
     pub(crate) database: u32,
     pub(crate) ca_file: Option<PathBuf>,
 }
@@ -117,12 +118,12 @@ impl FromStr for Address {
     }
 }
 
-fn read_who(who: Option<&str>) -> Result<(Option<String>, Option<String>), AddressError> {
+fn read_who(who: Option<&str>) -> Result<(Option<String>, Option<Secret>), AddressError> {
     let Some(who) = who else { return Ok((None, None)) };
     let (user, password) = who.split_once(':').map_or((who, None), |(user, password)| (user, Some(password)));
     let user = if user.is_empty() { None } else { Some(decode(user, "user name")?) };
     match password.filter(|password| !password.is_empty()) {
-        Some(password) => Ok((user, Some(decode(password, "password")?))),
+        Some(password) => Ok((user, Some(decode(password, "password")?.into()))),
         None if user.is_some() => refuse("the address names a user but no password; write redis://user:password@host"),
         None => Ok((None, None)),
     }
@@ -181,9 +182,12 @@ mod tests {
     #[test]
     fn names_and_passwords_are_percent_decoded_and_never_shown() {
         let address = parse("redis://us%40er:p%3Aa%2Fs@h");
-        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("us@er"), Some("p:a/s")));
+        assert_eq!(
+            (address.user.as_deref(), address.password.as_ref().map(Secret::expose)),
+            (Some("us@er"), Some("p:a/s"))
+        );
         let address = parse("redis://:secret@h");
-        assert_eq!((address.user.as_deref(), address.password.as_deref()), (None, Some("secret")));
+        assert_eq!((address.user.as_deref(), address.password.as_ref().map(Secret::expose)), (None, Some("secret")));
         assert!(!format!("{address} {address:?}").contains("secret"));
         assert!(!refusal("me:secret@h").contains("secret"));
     }

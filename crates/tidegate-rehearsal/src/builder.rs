@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidegate_secret::Secret;
+
 use crate::error::StartError;
 use crate::fault::{Counting, Fault, Faults, Refusals};
 use crate::latency::Latency;
@@ -26,7 +28,7 @@ pub(crate) struct Config {
     pub(crate) refusals_count: bool,
     pub(crate) counting: Counting,
     pub(crate) rate_headers: bool,
-    pub(crate) api_key: Option<String>,
+    pub(crate) api_key: Option<Secret>,
     /// Empty: any.
     pub(crate) models: Vec<String>,
     pub(crate) answer_words: usize,
@@ -154,7 +156,7 @@ impl Builder {
     }
 
     /// The only key that is accepted; any is, or none, unless set.
-    pub fn api_key(mut self, key: impl Into<String>) -> Builder {
+    pub fn api_key(mut self, key: impl Into<Secret>) -> Builder {
         self.config.api_key = Some(key.into());
         self
     }

@@ -399,7 +399,7 @@ async fn handle(
     // One moment for all: its place in the windows, its line in the log, and what its latency is counted from.
     let arrived = shared.now();
     let config = &shared.config;
-    if config.api_key.as_deref().is_some_and(|key| dialect.key(&headers) != Some(key)) {
+    if config.api_key.as_ref().is_some_and(|key| dialect.key(&headers) != Some(key.expose())) {
         return respond(reject(&shared, dialect, &Wrong::Key));
     }
     let ask = match dialect.read(&body, model.as_deref(), task) {

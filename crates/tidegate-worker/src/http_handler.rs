@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_http::{Client, Error as HttpError};
+use tidegate_secret::{Redactor, Secret, UserInfo};
 
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
@@ -37,7 +38,11 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// ```
 #[derive(Debug, Clone)]
 pub struct HttpHandler {
-    url: String,
+    /// With user and password, if it has some: the client makes a header of them.
+    url: Secret,
+    /// Removes the password from messages, and from answers.
+    messages: Redactor,
+    answers: Redactor,
     client: Client,
 }
 
@@ -49,24 +54,35 @@ impl HttpHandler {
 
     /// Posts through this client, whose connections may be shared by several handlers.
     pub fn with_client(url: &str, client: Client) -> HttpHandler {
-        HttpHandler { url: url.to_owned(), client }
+        let (_, user) = UserInfo::split(url);
+        let secrets = || user.iter().flat_map(UserInfo::secrets);
+        let (messages, answers) = (Redactor::new(secrets()), Redactor::for_data(secrets()));
+        HttpHandler { url: Secret::new(url), messages, answers, client }
     }
 }
 
 impl Handler for HttpHandler {
     fn call(&self, task: Task, _context: TaskContext) -> Local<'static, Result<Value, HandlerError>> {
-        let (url, client) = (self.url.clone(), self.client.clone());
+        let HttpHandler { url, messages, answers, client } = self.clone();
         Box::pin(async move {
             let body = json!({
                 "id": task.id, "task": task.name, "args": task.args, "kwargs": task.kwargs, "retries": task.retries,
             });
             let response =
-                client.post_json_text(&url, exact::to_string(&body).into_bytes()).await.map_err(unreachable)?;
+                client.post_json_text(url.expose(), exact::to_string(&body).into_bytes()).await.map_err(unreachable)?;
             let status = response.status().as_u16();
             let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
             let after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
             let bytes = response.into_body().bytes_up_to(ANSWER_BYTES_MAX).await.map_err(unreachable)?;
-            read_answer(status, after, &bytes)
+            // Before anything is shortened: a debug proxy answers with the request's own headers.
+            let redactor = if (200..300).contains(&status) { &answers } else { &messages };
+            let clean = redactor.redact_bytes(&bytes);
+            read_answer(status, after, clean.as_deref().unwrap_or(&bytes)).map_err(|error| {
+                match messages.redact_bytes(&bytes) {
+                    Some(clean) => read_answer(status, after, &clean).err().unwrap_or(error),
+                    None => error,
+                }
+            })
         })
     }
 }

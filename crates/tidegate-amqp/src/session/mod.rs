@@ -232,7 +232,7 @@ impl Session {
 
     fn say_who(&mut self, start: connection::Start) {
         let (mechanism, response) = match &self.options.sasl {
-            Sasl::Plain { user, password } => ("PLAIN", format!("\0{user}\0{password}")),
+            Sasl::Plain { user, password } => ("PLAIN", format!("\0{user}\0{}", password.expose())),
             Sasl::External => ("EXTERNAL", String::new()),
         };
         let offered = start.mechanisms.to_string();

@@ -9,7 +9,7 @@ use crate::message::{Message, Tag};
 use crate::topology::Queue;
 
 fn sasl() -> Sasl {
-    Sasl::Plain { user: "me".to_owned(), password: "secret".to_owned() }
+    Sasl::Plain { user: "me".to_owned(), password: "secret".into() }
 }
 
 /// The broker's side of the bytes.

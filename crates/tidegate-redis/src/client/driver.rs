@@ -64,7 +64,7 @@ async fn open(shared: &Shared) -> Result<Link, ConnectError> {
     let mut link = Link::open(address).await?;
     let mut hello = Command::new("HELLO").arg("3");
     if let Some(password) = &address.password {
-        hello = hello.arg("AUTH").arg(address.user.as_deref().unwrap_or("default")).arg(password);
+        hello = hello.arg("AUTH").arg(address.user.as_deref().unwrap_or("default")).arg(password.expose());
     }
     if !shared.options.name.is_empty() {
         hello = hello.arg("SETNAME").arg(&shared.options.name);

@@ -59,6 +59,38 @@ fn a_task_is_posted_and_the_answer_decides() {
 }
 
 #[test]
+fn a_handler_that_repeats_its_request_gives_the_password_away_to_no_result() {
+    live(async {
+        // The head of the request behind 190 characters: a message ends within the password.
+        let head = |headers: axum::http::HeaderMap| {
+            format!("{} {} hunter2-and-more", "x".repeat(190), headers["authorization"].to_str().unwrap())
+        };
+        let router = Router::new()
+            .route("/text", post(move |headers| async move { head(headers) }))
+            .route("/json", post(move |headers| async move { json!({"said": head(headers)}).to_string() }))
+            .route("/gone", post(move |headers| async move { (StatusCode::GONE, head(headers)) }));
+        let (url, server) = listen(router).await;
+        let to = |path: &str| HttpHandler::new(&format!("{}{path}", url.replace("//", "//joe:hunter2-and-more@")));
+        assert!(!format!("{:?}", to("/text")).contains("hunter2"));
+        let handlers = ["text", "json", "gone"]
+            .into_iter()
+            .fold(Handlers::new(), |handlers, name| handlers.handler(name, Rc::new(to(&format!("/{name}")))));
+        let yard = Yard::new(handlers, |settings| {
+            let once = tidegate_worker::Policy { retries_max: 0, ..tidegate_worker::Policy::default() };
+            settings.policies = tidegate_worker::Policies::new(once);
+        });
+        for name in ["text", "json", "gone"] {
+            let result = format!("{:?}", yard.run(Task::new(name)).await);
+            assert!(result.contains("xxx Basic (s"), "{result}");
+            // In base64: `hunt`, as it stands behind `joe:`.
+            assert!(!result.contains("hunt") && !result.contains("Omh1bnR"), "{result}");
+        }
+        yard.stop(Stop::Warm).await;
+        server.stop();
+    });
+}
+
+#[test]
 fn the_pages_say_what_the_worker_does() {
     live(async {
         let yard = Yard::new(handlers(), |_| {});
