@@ -67,8 +67,8 @@ pub use outcome::{Circumstances, Decision, Outcome, OutcomeKind, RETRY_AFTER_MAX
 pub use phase::Phase;
 pub use pool::Decode;
 pub use process::{
-    CHILD_VARIABLE, EXIT_RETRY, Exec, MAX_FRAME, PROTOCOL_VERSION, ProcessMode, ProcessOptions, ProcessStats,
-    SOCKET_VARIABLE,
+    CHILD_VARIABLE, EXIT_RETRY, Exec, Inherited, MAX_FRAME, PROTOCOL_VERSION, ProcessMode, ProcessOptions,
+    ProcessStats, SOCKET_VARIABLE,
 };
 pub use retry::{Backoff, Policies, Policy};
 pub use settings::Settings;

@@ -128,6 +128,7 @@ impl Child {
         let mut command = Command::new(program);
         let number =
             command.inherit(far.into()).map_err(|error| format!("cannot hand a socket to a child: {error}"))?;
+        options.inherited.give(&mut command, std::env::vars_os());
         command
             .args(arguments)
             .envs(options.environment.iter().map(|(key, value)| (key, value)))

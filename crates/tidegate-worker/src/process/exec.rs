@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tidegate_loop::process::{Child, ChildStdin, Command, ProcessError, Stdio};
 
 use super::child::{Output, describe};
+use super::inherited::Inherited;
 use super::lines::LastWords;
 use crate::broker::{Local, TaskError};
 use crate::context::TaskContext;
@@ -46,18 +47,30 @@ const MAX_OUTPUT: usize = 32 << 20;
 #[derive(Debug, Clone)]
 pub struct Exec {
     command: Vec<OsString>,
+    inherited: Inherited,
     max_output: usize,
 }
 
 impl Exec {
     /// A program and its arguments.
     pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> Exec {
-        Exec { command: command.into_iter().map(Into::into).collect(), max_output: MAX_OUTPUT }
+        Exec {
+            command: command.into_iter().map(Into::into).collect(),
+            inherited: Inherited::harmless(),
+            max_output: MAX_OUTPUT,
+        }
     }
 
     /// A line for `/bin/sh`.
     pub fn shell(line: impl Into<OsString>) -> Exec {
         Exec::new(["/bin/sh".into(), "-c".into(), line.into()])
+    }
+
+    /// What the command inherits of the environment; [`Inherited::harmless`] unless set.
+    #[must_use]
+    pub fn inherited(mut self, inherited: Inherited) -> Exec {
+        self.inherited = inherited;
+        self
     }
 
     /// More on standard output than this is a failure.
@@ -70,7 +83,9 @@ impl Exec {
     fn spawn(&self, task: &Task) -> Result<Child, HandlerError> {
         let (program, arguments) =
             self.command.split_first().ok_or_else(|| HandlerError::rejected("there is no command to run"))?;
-        Command::new(program)
+        let mut command = Command::new(program);
+        self.inherited.give(&mut command, std::env::vars_os());
+        command
             .args(arguments)
             .env("TIDEGATE_TASK_ID", task.id.as_str())
             .env("TIDEGATE_TASK", &task.name)

@@ -9,6 +9,7 @@ mod child;
 mod exec;
 mod fleet;
 mod frame;
+mod inherited;
 mod lines;
 mod memory;
 mod overseer;
@@ -27,6 +28,7 @@ pub use child::{CHILD_VARIABLE, SOCKET_VARIABLE};
 pub use exec::{EXIT_RETRY, Exec};
 use fleet::Fleet;
 pub use fleet::ProcessStats;
+pub use inherited::Inherited;
 use overseer::Rules;
 pub use protocol::PROTOCOL_VERSION;
 use ticket::Ticket;
@@ -40,6 +42,8 @@ use crate::outcome::Outcome;
 pub struct ProcessOptions {
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// What children inherit of the environment.
+    pub inherited: Inherited,
     /// Set for the children beside what they inherit.
     pub environment: Vec<(OsString, OsString)>,
     /// How many there are.
@@ -70,6 +74,7 @@ impl ProcessOptions {
     pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> ProcessOptions {
         ProcessOptions {
             command: command.into_iter().map(Into::into).collect(),
+            inherited: Inherited::harmless(),
             environment: Vec::new(),
             children: std::thread::available_parallelism().map_or(1, usize::from),
             pipeline: 1,
