@@ -41,6 +41,10 @@ impl BaseUrl {
         if uri.host().is_none_or(str::is_empty) {
             return Err(bad("it names no host"));
         }
+        // `http://joe:pass/word@host` is read as host joe and port pass: a slash in a password has to be encoded.
+        if uri.authority().is_some_and(|authority| authority.as_str() != authority.host()) && uri.port_u16().is_none() {
+            return Err(bad("its port is not a number"));
+        }
         Ok(BaseUrl { text: bare.to_owned(), user, private })
     }
 

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
+use tidegate_secret::masked;
 use tidegate_worker::rabbit::{self, QueueKind, RabbitBroker, Uri, UriError};
 use tidegate_worker::{BODY_BYTES_MAX, Broker, BrokerError, MemoryBroker, SqliteBroker, sqlite};
 
@@ -157,6 +158,7 @@ impl FromStr for BrokerUrl {
                 bail!("{scheme}: is no broker of ours; use sqlite:PATH, sqlite:, amqp://HOST or memory:")
             }
             _ => {
+                let text = masked(text);
                 bail!("{text:?} is no broker; use sqlite:PATH (such as sqlite:{text}), sqlite:, amqp://HOST or memory:")
             }
         }

@@ -20,8 +20,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::args::Args;
-use crate::terminal;
-use crate::trust;
+use crate::{secret_args, terminal, trust};
 
 /// Looked for in the current directory and in the user's configuration directory.
 const FILE: &str = "tidegate.toml";
@@ -33,40 +32,65 @@ const HERE: &str = "./tidegate.toml";
 /// arguments that do not parse.
 pub(crate) fn parse() -> anyhow::Result<Args> {
     let mut words: Vec<OsString> = env::args_os().collect();
-    let command = with_environment(Args::command(), true);
-    let mut matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| terminal::leave(&error, ""));
+    let program = command();
+    let parse = |words: &[OsString]| program.clone().try_get_matches_from(words).map_err(secret_args::without_secret);
+    let mut matches = parse(&words).unwrap_or_else(|error| terminal::leave(&error, ""));
     let files = File::find(matches.get_one::<PathBuf>("config"))?;
-    if !files.is_empty() {
-        let mut run = Run::new(&command, &matches, &words);
-        for file in &files {
-            file.check(&command)?;
-            run.take(file)?;
-        }
-        let Run { at, options, from_here, .. } = run;
-        words.splice(at..at, options);
-        matches = command.try_get_matches_from(words).unwrap_or_else(|error| {
-            let paths: Vec<String> = files.iter().map(|file| file.path.display().to_string()).collect();
-            terminal::leave(&error, &format!("some options came from {}", paths.join(" and ")))
-        });
-        report(&from_here, &matches);
+    let paths: Vec<String> = files.iter().map(|file| file.path.display().to_string()).collect();
+    let mut run = Run::new(&program, &matches, &words);
+    for file in &files {
+        file.check(&program)?;
+        run.take(file)?;
     }
+    let Run { at, options, mut notices, from_here, .. } = run;
+    if !from_here.is_empty() {
+        notices.insert(0, format!("options from {HERE}: {}", from_here.join(", ")));
+    }
+    let insert = |words: &mut Vec<OsString>, options: Vec<OsString>| {
+        words.splice(at..at, options);
+        parse(words).unwrap_or_else(|error| {
+            let origin = format!("some options came from {}", paths.join(" and "));
+            terminal::leave(&error, if paths.is_empty() { "" } else { &origin })
+        })
+    };
+    matches = insert(&mut words, options);
+    let (found, about) = secret_args::resolve(leaf(&program, &matches).0, leaf(&program, &matches).1)?;
+    notices.extend(about.into_iter().map(|notice| format!("warning: {notice}")));
+    if !found.is_empty() {
+        matches = insert(&mut words, found.into_iter().map(OsString::from).collect());
+    }
+    let (command, of_command) = leaf(&program, &matches);
+    notices.extend(secret_args::exposed(command, of_command).into_iter().map(|notice| format!("warning: {notice}")));
+    report(&notices, &matches);
     Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| terminal::leave(&error, "")))
 }
 
-/// Says which options the file in the current directory has set. Readers of `--progress json` get it as an event.
-fn report(options: &[String], matches: &ArgMatches) {
-    if options.is_empty() {
-        return;
+/// The command that runs, and what it was given.
+fn leaf<'a>(mut command: &'a Command, mut matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
+    while let Some((name, inner)) = matches.subcommand() {
+        command = command.find_subcommand(name).expect("clap matched it");
+        matches = inner;
     }
-    let text = format!("options from {HERE}: {}", options.join(", "));
+    (command, matches)
+}
+
+/// The whole command line, with the options that are derived from others.
+pub(crate) fn command() -> Command {
+    with_environment(secret_args::with_sources(Args::command()), true)
+}
+
+/// Reports on standard error. Readers of `--progress json` get an event.
+fn report(notices: &[String], matches: &ArgMatches) {
     let is_json = |(_, sub): (&str, &ArgMatches)| {
         let mut progress = sub.try_get_raw("progress").ok().flatten()?;
         Some(progress.next()? == "json")
     };
-    if matches.subcommand().and_then(is_json).unwrap_or(false) {
-        terminal::say_json(&json!({"event": "message", "text": text}).to_string());
-    } else {
-        terminal::say(format!("tidegate: {text}"));
+    let is_json = matches.subcommand().and_then(is_json).unwrap_or(false);
+    for text in notices {
+        match is_json {
+            true => terminal::say_json(&json!({"event": "message", "text": text}).to_string()),
+            false => terminal::say(format!("tidegate: {text}")),
+        }
     }
 }
 
@@ -189,6 +213,7 @@ struct Run<'a> {
     options: Vec<OsString>,
     /// The options that the file in the current directory has set.
     from_here: Vec<String>,
+    notices: Vec<String>,
 }
 
 impl<'a> Run<'a> {
@@ -201,7 +226,15 @@ impl<'a> Run<'a> {
             matches = inner;
         }
         let given = command.get_arguments().filter(|arg| is_given(matches, arg)).map(|arg| arg.get_id().as_str());
-        Run { names, command, given: given.collect(), at, options: Vec::new(), from_here: Vec::new() }
+        Run {
+            names,
+            command,
+            given: given.collect(),
+            at,
+            options: Vec::new(),
+            from_here: Vec::new(),
+            notices: Vec::new(),
+        }
     }
 
     /// Adds the options of `file` that have no value yet.
@@ -214,6 +247,7 @@ impl<'a> Run<'a> {
             }
         }
         let before = self.given.clone();
+        let mut has_secret = false;
         for arg in self.command.get_arguments() {
             let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
             let Some(value) = tables.iter().rev().find_map(|table| lookup(table, long)) else { continue };
@@ -221,19 +255,23 @@ impl<'a> Run<'a> {
                 continue;
             }
             file.allow(long, value)?;
+            has_secret |= secret_args::is_secret(long, &text(value));
             self.options.extend(as_words(arg, long, value));
             self.given.insert(id);
             if !file.trusted {
                 self.from_here.push(long.to_owned());
             }
         }
+        let readable = || secret_args::readable_by_others(&file.path, "a password");
+        self.notices.extend(has_secret.then(readable).flatten().map(|notice| format!("warning: {notice}")));
         Ok(())
     }
 
     /// A file must not forbid what was asked for before. Either of two may have said that they conflict.
     fn conflicts(&self, arg: &Arg, given: &BTreeSet<&str>) -> bool {
         let forbids = |one: &Arg, other: &Arg| {
-            self.command.get_arg_conflicts_with(one).iter().any(|it| it.get_id() == other.get_id())
+            secret_args::are_one(one, other)
+                || self.command.get_arg_conflicts_with(one).iter().any(|it| it.get_id() == other.get_id())
         };
         let mut given = self.command.get_arguments().filter(|other| given.contains(other.get_id().as_str()));
         given.any(|given| forbids(given, arg) || forbids(arg, given))

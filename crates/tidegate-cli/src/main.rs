@@ -13,6 +13,7 @@ mod command;
 mod config;
 mod output;
 mod progress;
+mod secret_args;
 mod span;
 mod terminal;
 mod trust;

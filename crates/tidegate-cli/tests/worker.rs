@@ -298,6 +298,38 @@ fn what_is_no_task_or_does_not_fit_is_given_up_with_its_reason() {
     assert_eq!(worker.ended()["settled"], serde_json::json!({"success": 1, "rejected": 3}));
 }
 
+/// What a handler says of its environment, by the names of three variables.
+#[test]
+fn handlers_see_no_secret_of_the_workers_environment_unless_it_is_named() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    std::fs::write(
+        place.join("jobs.py"),
+        "import os\nfrom tidegate import task\n@task(name='seen')\ndef seen():\n    \
+         return ' '.join(os.environ.get(name, '-') for name in ('LANG', 'OPENAI_API_KEY', 'TIDEGATE_LIMITS', 'MYAPP_MODE'))\n",
+    )
+    .unwrap();
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python");
+    let shell =
+        "--handler=seen=exec:echo \"\\\"${LANG--} ${OPENAI_API_KEY--} ${TIDEGATE_LIMITS--} ${MYAPP_MODE--}\\\"\"";
+    let ways: [&[&str]; 3] = [&[shell], &[shell, "--mode=thread"], &["--handler=python:jobs", "--concurrency=1"]];
+    for way in ways {
+        for (more, seen) in
+            [(&[][..], "C.UTF-8 - - -"), (&["--handler-env=OPENAI_API_KEY,MYAPP_*"], "C.UTF-8 sk-hush - fast")]
+        {
+            let mut command = tidegate(place, &[&["worker", "--json"], way, more].concat());
+            command.env("PYTHONPATH", std::env::join_paths([client.as_path(), place]).unwrap());
+            command.envs([("LANG", "C.UTF-8"), ("OPENAI_API_KEY", "sk-hush"), ("MYAPP_MODE", "fast")]);
+            command.env("TIDEGATE_LIMITS", "unix:///nowhere/redis.sock");
+            let worker = Worker::begin(command);
+            let done = output(place, &["enqueue", "seen", "--wait"]);
+            assert_eq!(text(&done.stdout).trim(), format!("\"{seen}\""), "{way:?} {}", text(&done.stderr));
+            worker.signal("-TERM");
+            worker.ended();
+        }
+    }
+}
+
 /// Larger than any task should be, and than anybody takes unasked.
 #[test]
 fn a_body_of_a_hundred_megabytes_or_without_json_ends_as_a_dead_letter_or_before() {

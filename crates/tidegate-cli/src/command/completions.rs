@@ -1,6 +1,5 @@
 //! `tidegate completions`: what a shell needs to complete tidegate's commands.
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::terminal;
@@ -19,6 +18,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::args::Args::command(), "tidegate", &mut script);
+    clap_complete::generate(args.shell, &mut crate::config::command(), "tidegate", &mut script);
     terminal::print(&String::from_utf8(script)?)
 }

@@ -16,6 +16,7 @@ use tidegate_limit::Admission;
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{JoinHandle, spawn};
 use tidegate_pdf::Reader;
+use tidegate_secret::Secret;
 
 use super::explain_away::{Asks, Away};
 use super::limits::{LimitArgs, SharedArgs};
@@ -81,7 +82,7 @@ pub(crate) struct Args {
 
     /// The password of PDFs that need one
     #[arg(long, value_name = "TEXT", hide_env_values = true)]
-    pdf_password: Option<String>,
+    pdf_password: Option<Secret>,
 
     #[command(flatten)]
     server: ServerArgs,

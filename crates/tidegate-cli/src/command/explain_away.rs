@@ -46,7 +46,7 @@ impl Away {
         let name = address.provider.name().to_owned();
         let mut hint = format!("tidegate worker --broker {} --queue {queue} --handler explain", broker.describe());
         hint.push_str(&format!(" --provider {name}"));
-        if let Some(base_url) = &address.base_url {
+        if address.base_url.is_some() {
             hint.push_str(&format!(" --base-url {base_url}"));
         }
         let server = Server { provider: name, base_url };

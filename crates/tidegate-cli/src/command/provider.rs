@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow};
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{EventLoop, Runner, When, sleep, spawn, wait};
 use tidegate_rehearsal::{Counting, Faults, Handle, Latency, Limit, Refusals, Server, Window};
+use tidegate_secret::Secret;
 
 use crate::terminal;
 
@@ -87,8 +88,8 @@ pub(crate) struct Args {
     no_rate_headers: bool,
 
     /// The only key that is accepted; without it any is, or none
-    #[arg(long, value_name = "KEY")]
-    accept_key: Option<String>,
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    accept_key: Option<Secret>,
 
     /// A model there is; may be given several times. Without it there is any
     #[arg(long = "known-model", value_name = "NAME")]

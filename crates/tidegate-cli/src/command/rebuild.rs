@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tidegate_batch::{Rebuild, find_json};
 use tidegate_pdf::Reader;
+use tidegate_secret::Secret;
 
 use super::{Done, pages};
 use crate::terminal;
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 
     /// The password of PDFs that need one
     #[arg(long, value_name = "TEXT", hide_env_values = true)]
-    pdf_password: Option<String>,
+    pdf_password: Option<Secret>,
 
     /// Print what was done as JSON
     #[arg(long)]

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use tidegate_batch::{ApiKey, Caller, Dialect, KeyError, Retries};
+use tidegate_batch::{ApiKey, BaseUrl, Caller, Dialect, KeyError, Retries};
 use tidegate_limit::{Admission, Backoff};
+use tidegate_secret::Secret;
 
 use super::limits::duration;
 
@@ -34,9 +35,10 @@ pub(crate) struct AddressArgs {
     #[arg(long, value_enum, default_value_t = ProviderArg::Local)]
     pub(crate) provider: ProviderArg,
 
-    /// The server's address, up to what all its paths have in common; the provider's own unless given
-    #[arg(long, value_name = "URL")]
-    pub(crate) base_url: Option<String>,
+    /// The server's address, up to what all its paths have in common; user:password@ in it is sent as a header [default: the
+    /// provider's own]
+    #[arg(long, value_name = "URL", hide_env_values = true)]
+    pub(crate) base_url: Option<Secret>,
 
     /// The environment variable that the key is in; the provider's usual one unless given
     #[arg(long, value_name = "VAR", conflicts_with = "api_key_file")]
@@ -45,6 +47,10 @@ pub(crate) struct AddressArgs {
     /// A file that the key is in
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+
+    /// Send the key over plain http to a server on another machine; anyone on the way can read it
+    #[arg(long)]
+    pub(crate) insecure_http: bool,
 
     /// How long one request may take, from the connection to the end of the answer
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
@@ -88,8 +94,30 @@ impl ServerArgs {
 }
 
 impl AddressArgs {
-    /// The key, before anything happens. A server of one's own may need none; the provider's own always does.
+    /// The server's address, if one was given; without user and password where it is shown.
+    pub(crate) fn base_url(&self) -> anyhow::Result<Option<BaseUrl>> {
+        self.base_url.as_ref().map(|url| BaseUrl::parse(url.expose()).context("bad --base-url")).transpose()
+    }
+
+    /// The key, before anything happens: it must be there, and not be readable by others on its way.
     pub(crate) fn key(&self, dialect: Dialect) -> anyhow::Result<Option<ApiKey>> {
+        let key = self.find_key(dialect)?;
+        if let Some(base) = self.base_url()?.filter(|base| !base.is_private() && !self.insecure_http) {
+            let secret = match &key {
+                Some(key) => format!("the key from {}", key.origin()),
+                None if base.has_user() => "the password in --base-url".to_owned(),
+                None => return Ok(key),
+            };
+            bail!(
+                "{secret} would be sent to {base} unencrypted; use https://, or --insecure-http if you trust everyone on the \
+                 way"
+            );
+        }
+        Ok(key)
+    }
+
+    /// A server of one's own may need no key; the provider's own always does.
+    fn find_key(&self, dialect: Dialect) -> anyhow::Result<Option<ApiKey>> {
         if let Some(path) = &self.api_key_file {
             return Ok(Some(ApiKey::from_file(path)?));
         }
@@ -106,13 +134,14 @@ impl AddressArgs {
         let key = self.key(self.dialect()?)?;
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(retries);
         let retries = Retries { backoff, ..Retries::default() };
-        Ok(self.caller_without_key(gate)?.with_key(key).with_retries(retries).with_timeout(self.timeout))
+        let caller = self.caller_without_key(gate)?.with_key(key).with_insecure_http(self.insecure_http);
+        Ok(caller.with_retries(retries).with_timeout(self.timeout))
     }
 
     /// One that knows where the server is, for who does not send anything himself.
     pub(crate) fn caller_without_key(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
         let dialect = self.dialect()?;
-        Ok(Caller::new(gate, dialect, self.base_url.as_deref().unwrap_or(dialect.default_base_url()))?)
+        Ok(Caller::new(gate, dialect, self.base_url.as_ref().map_or(dialect.default_base_url(), Secret::expose))?)
     }
 
     fn dialect(&self) -> anyhow::Result<Dialect> {

@@ -4,9 +4,10 @@ use std::fmt;
 use std::hint::black_box;
 
 use axum::http::{HeaderMap, header};
+use tidegate_secret::Secret;
 
 /// A secret that a request for a status page must bring: `Authorization: Bearer TOKEN`.
-pub struct StatusToken(Box<str>);
+pub struct StatusToken(Secret);
 
 /// A token that cannot be used: it is empty, or has characters that no header can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl StatusToken {
     pub fn new(text: &str) -> Result<StatusToken, BadStatusToken> {
         let text = text.trim();
         let visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if visible { Ok(StatusToken(text.into())) } else { Err(BadStatusToken) }
+        if visible { Ok(StatusToken(Secret::new(text))) } else { Err(BadStatusToken) }
     }
 
     /// Returns `true` if the request brings this token. The time it takes depends on lengths alone.
@@ -44,7 +45,7 @@ impl StatusToken {
         let Some((scheme, rest)) = brought.and_then(|value| value.split_at_checked("Bearer ".len())) else {
             return false;
         };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && same(self.0.as_bytes(), rest)
+        scheme.eq_ignore_ascii_case(b"Bearer ") && same(self.0.expose().as_bytes(), rest)
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use tidegate_batch::BaseUrl;
 use tidegate_crew::{Allowed, PageHandler};
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
@@ -12,7 +13,8 @@ use tidegate_redis::Address;
 use tidegate_worker::codec::{celery, dramatiq, native};
 use tidegate_worker::rabbit::{PresenceOptions, RedisResults};
 use tidegate_worker::{
-    Coroutines, Decode, Limits, MAX_FRAME, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings, Threads,
+    Coroutines, Decode, Inherited, Limits, MAX_FRAME, Mode, Policies, Policy, ProcessMode, ProcessOptions, Settings,
+    Threads,
 };
 
 use super::handler::{self, Call, HandlerSpec};
@@ -55,24 +57,24 @@ pub(crate) struct Config {
 /// What runs the tasks.
 #[derive(Debug)]
 pub(crate) enum ModeSpec {
-    Coroutine { handlers: Vec<(String, Call)>, slots: usize },
-    Thread { handlers: Vec<(String, Call)>, slots: Option<usize> },
+    Coroutine { handlers: Vec<(String, Call)>, inherited: Inherited, slots: usize },
+    Thread { handlers: Vec<(String, Call)>, inherited: Inherited, slots: Option<usize> },
     Process(ProcessOptions),
 }
 
 impl ModeSpec {
     pub(crate) fn make(&self, pages: Option<&Pages>) -> Rc<dyn Mode> {
         match self {
-            ModeSpec::Coroutine { handlers, slots } => {
-                let handlers = handler::handlers(handlers);
+            ModeSpec::Coroutine { handlers, inherited, slots } => {
+                let handlers = handler::handlers(handlers, inherited);
                 let handlers = match pages {
                     Some(pages) => handlers.handler(tidegate_crew::TASK, Rc::<PageHandler>::clone(&pages.handler)),
                     None => handlers,
                 };
                 Rc::new(Coroutines::new(handlers).with_slots(*slots))
             }
-            ModeSpec::Thread { handlers, slots } => {
-                let threads = Threads::new(handler::blocking_handlers(handlers));
+            ModeSpec::Thread { handlers, inherited, slots } => {
+                let threads = Threads::new(handler::blocking_handlers(handlers, inherited));
                 Rc::new(match slots {
                     Some(slots) => threads.with_slots(*slots),
                     None => threads,
@@ -195,10 +197,13 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
     if explains && args.mode.is_some_and(|mode| mode != ModeName::Coroutine) {
         bail!("--handler explain runs in coroutines; leave --mode away");
     }
+    check_private(&named, args.server.insecure_http)?;
+    let inherited = args.handler_env.iter().fold(Inherited::harmless(), |inherited, name| inherited.and(name));
     let slots = args.concurrency.map(|slots| slots as usize);
     match (args.mode, command) {
         (None | Some(ModeName::Process), Some(command)) => {
             let mut options = ProcessOptions::new(command);
+            options.inherited = inherited;
             options.children = slots.unwrap_or(options.children);
             options.pipeline = usize::from(args.pipeline);
             options.max_tasks = args.max_tasks;
@@ -215,7 +220,7 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
             "which handler? --handler NAME=exec:COMMAND, --handler NAME=http://…, --handler python:MODULE, --handler explain, or \
              -- COMMAND…"
         ),
-        (Some(ModeName::Thread), None) => Ok(ModeSpec::Thread { handlers: named, slots }),
+        (Some(ModeName::Thread), None) => Ok(ModeSpec::Thread { handlers: named, inherited, slots }),
         (None | Some(ModeName::Coroutine), None) => {
             // Pages that wait at the gate hold a slot each: as many as may be under way are enough.
             let usual = if explains && named.is_empty() {
@@ -224,9 +229,24 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
                 Coroutines::SLOTS
             };
             let slots = args.high_water.or(slots).unwrap_or(usual);
-            Ok(ModeSpec::Coroutine { handlers: named, slots })
+            Ok(ModeSpec::Coroutine { handlers: named, inherited, slots })
         }
     }
+}
+
+/// Refuses to send a handler's password where others can read it.
+fn check_private(handlers: &[(String, Call)], insecure_http: bool) -> anyhow::Result<()> {
+    for (name, call) in handlers {
+        let Call::Http(url) = call else { continue };
+        let url = BaseUrl::parse(url.expose()).with_context(|| format!("bad address of handler {name}"))?;
+        if url.has_user() && !url.is_private() && !insecure_http {
+            bail!(
+                "the password of handler {name} would be sent to {url} unencrypted; use https://, or --insecure-http if you \
+                 trust everyone on the way"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
@@ -262,7 +282,7 @@ fn result_backend(args: &Args) -> anyhow::Result<Option<(Address, Duration)>> {
         );
     }
     // Read here and not by clap, which would show the password of one that is wrong.
-    let address = address.parse::<Address>().map_err(|error| anyhow!("--result-backend: {error}"))?;
+    let address = address.expose().parse::<Address>().map_err(|error| anyhow!("--result-backend: {error}"))?;
     Ok(Some((address, args.result_expires.unwrap_or(RedisResults::EXPIRES))))
 }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::bail;
 use serde_json::Value;
 use tidegate_loop::{EventLoop, timeout_at};
+use tidegate_secret::Secret;
 use tidegate_worker::{
-    BlockingHandler, BlockingHandlers, Exec, Handler, HandlerError, Handlers, HttpHandler, Task, TaskContext,
+    BlockingHandler, BlockingHandlers, Exec, Handler, HandlerError, Handlers, HttpHandler, Inherited, Task, TaskContext,
 };
 
 /// One `--handler`.
@@ -26,7 +27,7 @@ pub(crate) enum HandlerSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Call {
     Exec(String),
-    Http(String),
+    Http(Secret),
 }
 
 impl FromStr for HandlerSpec {
@@ -52,7 +53,7 @@ impl FromStr for HandlerSpec {
         let call = match target.split_once(':') {
             Some(("exec", command)) if !command.trim().is_empty() => Call::Exec(command.to_owned()),
             Some(("exec", _)) => bail!("{text:?} has no command behind exec:"),
-            Some(("http" | "https", _)) => Call::Http(target.to_owned()),
+            Some(("http" | "https", _)) => Call::Http(Secret::new(target)),
             Some(("python", _)) => bail!("a Python module brings its own names; write --handler {target}"),
             _ => bail!("{target:?} is nothing that could be called; write exec:COMMAND or http://…"),
         };
@@ -61,17 +62,17 @@ impl FromStr for HandlerSpec {
 }
 
 impl Call {
-    fn handler(&self) -> Rc<dyn Handler> {
+    fn handler(&self, inherited: &Inherited) -> Rc<dyn Handler> {
         match self {
-            Call::Exec(command) => Rc::new(Exec::shell(command.clone())),
-            Call::Http(url) => Rc::new(HttpHandler::new(url)),
+            Call::Exec(command) => Rc::new(Exec::shell(command.clone()).inherited(inherited.clone())),
+            Call::Http(url) => Rc::new(HttpHandler::new(url.expose())),
         }
     }
 
     pub(crate) fn describe(&self) -> String {
         match self {
             Call::Exec(command) => format!("exec:{}", program(command)),
-            Call::Http(url) => without_secrets(url),
+            Call::Http(url) => without_secrets(url.expose()),
         }
     }
 }
@@ -104,25 +105,25 @@ fn without_secrets(url: &str) -> String {
     }
 }
 
-pub(crate) fn handlers(named: &[(String, Call)]) -> Handlers {
-    named.iter().fold(Handlers::new(), |handlers, (name, call)| handlers.handler(name, call.handler()))
+pub(crate) fn handlers(named: &[(String, Call)], inherited: &Inherited) -> Handlers {
+    named.iter().fold(Handlers::new(), |handlers, (name, call)| handlers.handler(name, call.handler(inherited)))
 }
 
-pub(crate) fn blocking_handlers(named: &[(String, Call)]) -> BlockingHandlers {
+pub(crate) fn blocking_handlers(named: &[(String, Call)], inherited: &Inherited) -> BlockingHandlers {
     named.iter().fold(BlockingHandlers::new(), |handlers, (name, call)| {
-        handlers.handler(name, Arc::new(InThread(call.clone())))
+        handlers.handler(name, Arc::new(InThread(call.clone(), inherited.clone())))
     })
 }
 
 /// A handler that wants a loop, on one of its own in a thread.
-struct InThread(Call);
+struct InThread(Call, Inherited);
 
 impl BlockingHandler for InThread {
     fn call(&self, task: Task, context: TaskContext) -> Result<Value, HandlerError> {
-        let call = self.0.clone();
+        let (call, inherited) = (self.0.clone(), self.1.clone());
         let event_loop = EventLoop::new()?;
         let answer = event_loop.run_until_complete(async move {
-            let run = call.handler().call(task, context.clone());
+            let run = call.handler(&inherited).call(task, context.clone());
             match context.hard_deadline() {
                 // A little before the thread would be left behind: dropped, a command is killed and a connection closed.
                 Some(at) => timeout_at(at, run).await.unwrap_or(Err(HandlerError::SoftLimit)),
@@ -162,6 +163,8 @@ mod tests {
     fn a_password_is_not_shown() {
         assert_eq!(Call::Http("http://me:secret@host/x".into()).describe(), "http://…@host/x");
         assert_eq!(Call::Http("http://me:s@cret@host/x".into()).describe(), "http://…@host/x");
+        let call = Call::Http("http://me:secret@host/x".into());
+        assert!(!format!("{call:?}").contains("secret"));
         assert_eq!(Call::Http("http://host/a@b".into()).describe(), "http://host/a@b");
         assert_eq!(Call::Http("http://host/a?key=secret@x#y".into()).describe(), "http://host/a?…");
     }

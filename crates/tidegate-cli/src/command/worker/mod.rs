@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use tidegate_http::serve;
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
+use tidegate_secret::Secret;
 use tidegate_worker::rabbit::{Presence, RedisResults};
 use tidegate_worker::{Master, Policy, Report, Schedule, Signals, StatusToken, Watchdog};
 
@@ -133,6 +134,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     allow_max_tokens: Option<u32>,
 
+    /// Environment variables that handlers and child processes inherit beside harmless ones such as PATH and LANG: names
+    /// separated by commas, MYAPP_* for all that begin so, * for all
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    handler_env: Vec<String>,
+
     /// How task bodies are written. In RabbitMQ what is chained to foreign tasks is sent on, and Celery's tools see the worker
     #[arg(long, value_enum, default_value_t = Codec::Native)]
     codec: Codec,
@@ -148,7 +154,7 @@ pub(crate) struct Args {
     /// Celery: the producers' result_backend, where it is a Redis: redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix://PATH.
     /// Results go there, and chords are counted there [default: rpc://, without chords]
     #[arg(long, value_name = "URL", hide_env_values = true)]
-    result_backend: Option<String>,
+    result_backend: Option<Secret>,
 
     /// Celery: for how long results are kept in --result-backend (Celery's result_expires); 0 keeps them for ever [default: 1d]
     #[arg(long, value_name = "TIME", value_parser = span)]

@@ -38,7 +38,7 @@ impl PagesSpec {
 
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{} = {}", tidegate_crew::TASK, self.server.provider.name());
-        if let Some(url) = &self.server.base_url {
+        if let Ok(Some(url)) = self.server.base_url() {
             text.push_str(&format!(" at {url}"));
         }
         text

@@ -1,0 +1,202 @@
+//! Keys and passwords: where they may come from, and where they must not appear.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn tidegate(place: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(words).current_dir(place).env("XDG_CONFIG_HOME", place.join("own")).env("XDG_DATA_HOME", place);
+    for name in ["OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "HTTP_PROXY", "http_proxy"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(place: &Path, words: &[&str], environment: &[(&str, &str)]) -> Output {
+    tidegate(place, words).envs(environment.iter().copied()).output().unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn write(path: &Path, text: &str, mode: u32) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn an_address_may_come_from_a_file_or_a_variable() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    write(&place.join("broker"), "sqlite:from-file.db\n", 0o600);
+    let output = run(place, &["enqueue", "x", "--broker-file", "broker"], &[]);
+    assert!(output.status.success() && place.join("from-file.db").exists(), "{}", err(&output));
+    assert_eq!(err(&output), "");
+    let queue = ("QUEUE", "sqlite:from-variable.db");
+    let output = run(place, &["enqueue", "x", "--broker-env", "QUEUE"], &[queue]);
+    assert!(output.status.success() && place.join("from-variable.db").exists(), "{}", err(&output));
+    // The environment says where to look, as for every option; the command line counts first.
+    let output = run(place, &["enqueue", "x"], &[("TIDEGATE_BROKER_FILE", "broker")]);
+    assert!(output.status.success(), "{}", err(&output));
+    let environment = [("TIDEGATE_BROKER", "sqlite:wrong.db"), queue];
+    let output = run(place, &["enqueue", "x", "--broker-env", "QUEUE"], &environment);
+    assert!(output.status.success() && !place.join("wrong.db").exists(), "{}", err(&output));
+    let output = run(place, &["enqueue", "x", "--broker", "sqlite:right.db"], &[("TIDEGATE_BROKER_FILE", "none")]);
+    assert!(output.status.success() && place.join("right.db").exists(), "{}", err(&output));
+    // The user's own file may say so, too.
+    fs::create_dir_all(place.join("own/tidegate")).unwrap();
+    fs::write(place.join("own/tidegate/tidegate.toml"), "broker-env = \"FROM_OWN\"\n").unwrap();
+    let output = run(place, &["enqueue", "x"], &[("FROM_OWN", "sqlite:own.db")]);
+    assert!(output.status.success() && place.join("own.db").exists(), "{}", err(&output));
+}
+
+#[test]
+fn two_ways_at_once_and_places_without_a_value_are_refused() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    write(&place.join("empty"), "\n", 0o600);
+    for (words, told) in [
+        (
+            &["--broker", "sqlite:a", "--broker-file", "b"][..],
+            "--broker and --broker-file are two ways to give one value",
+        ),
+        (&["--broker-env", "NOT_SET_ANYWHERE"], "the environment variable NOT_SET_ANYWHERE is not set"),
+        (&["--broker-file", "none"], "cannot read none"),
+        (&["--broker-file", "empty"], "empty is empty"),
+    ] {
+        let output = run(place, &[&["enqueue", "x"], words].concat(), &[]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(err(&output).contains(told), "{}", err(&output));
+    }
+}
+
+#[test]
+fn a_password_in_an_address_that_is_wrong_is_not_shown() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    write(&place.join("broker"), "redis://:hush@host", 0o600);
+    fs::write(place.join("in.jsonl"), "").unwrap();
+    let key = ("OPENAI_API_KEY", "sk-x");
+    for words in [
+        &["batch", "in.jsonl", "--limits", "redis://:hush@cache:port"][..],
+        &["batch", "in.jsonl", "--limits=shop:hush@cache"],
+        &["batch", "in.jsonl", "--base-url", "ftp://joe:hush@host"],
+        &["batch", "in.jsonl", "--base-url", "http://joe:hu/sh@host:x", "--insecure-http"],
+        &["enqueue", "x", "--broker", "redis://:hush@host"],
+        &["enqueue", "x", "--broker", "shop:hush@host"],
+        &["enqueue", "x", "--broker-file", "broker"],
+        &["worker", "--handler", "x=http://joe:hush@192.0.2.1/"],
+    ] {
+        let output = run(place, words, &[key]);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", err(&output));
+        assert!(!err(&output).contains("hush") && !err(&output).contains("sh@"), "{}", err(&output));
+    }
+    let output = run(place, &["enqueue", "x"], &[("TIDEGATE_BROKER", "redis://:hush@host")]);
+    assert!(!err(&output).contains("hush"), "{}", err(&output));
+    let help = run(place, &["enqueue", "--help"], &[("TIDEGATE_BROKER", "amqp://shop:hush@host")]);
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("hush"));
+}
+
+#[test]
+fn a_key_is_sent_unencrypted_to_another_machine_only_if_that_is_asked_for() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    // Without requests nothing is sent: what is tested happens before.
+    fs::write(place.join("in.jsonl"), "").unwrap();
+    let batch = |base: &str, more: &[&str], key: &[(&str, &str)]| {
+        run(place, &[&["batch", "in.jsonl", "--base-url", base], more].concat(), key)
+    };
+    let key = [("OPENAI_API_KEY", "sk-x")];
+    let output = batch("http://gpu.example/v1", &[], &key);
+    assert_eq!(output.status.code(), Some(2));
+    let told = err(&output);
+    assert!(told.contains("the key from OPENAI_API_KEY would be sent to http://gpu.example/v1 unencrypted"), "{told}");
+    assert!(told.contains("--insecure-http"), "{told}");
+    let told = err(&batch("http://joe:hush@gpu.example/v1", &[], &[]));
+    assert!(told.contains("the password in --base-url would be sent to http://gpu.example/v1"), "{told}");
+    for (base, more, key) in [
+        ("http://gpu.example/v1", &["--insecure-http"][..], &key[..]),
+        ("http://gpu.example/v1", &[], &[]),
+        ("http://127.0.0.1:9/v1", &[], &key),
+        ("https://gpu.example/v1", &[], &key),
+    ] {
+        let output = batch(base, more, key);
+        assert!(output.status.success(), "{base}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_file_with_a_secret_that_others_can_read_is_reported() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    fs::write(place.join("in.jsonl"), "").unwrap();
+    let key = place.join("key");
+    let batch = ["batch", "in.jsonl", "--api-key-file", "key"];
+    write(&key, "sk-x", 0o640);
+    let told = err(&run(place, &batch, &[]));
+    assert!(told.contains("tidegate: warning: other users can read key, which has the key (mode 0640)"), "{told}");
+    write(&key, "sk-x", 0o600);
+    assert!(!err(&run(place, &batch, &[])).contains("warning"));
+    // A configuration file counts only if it has a password.
+    fs::create_dir_all(place.join("own/tidegate")).unwrap();
+    let own = place.join("own/tidegate/tidegate.toml");
+    let plan = ["plan", "--requests", "1", "--rpm", "5"];
+    let enqueue = ["enqueue", "x"];
+    write(&own, "broker = \"amqp://u:hush@127.0.0.1:1\"\n", 0o644);
+    let told = err(&run(place, &enqueue, &[]));
+    assert!(told.contains("warning: other users can read") && told.contains("tidegate.toml"), "{told}");
+    assert!(!told.contains("hush"), "{told}");
+    assert!(!err(&run(place, &plan, &[])).contains("warning"), "it is not used");
+    write(&own, "broker = \"sqlite:a.db\"\n", 0o644);
+    assert_eq!(err(&run(place, &enqueue, &[])), "");
+}
+
+#[test]
+fn a_password_that_crosses_the_network_unencrypted_is_reported() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    fs::write(place.join("in.jsonl"), "").unwrap();
+    // `.invalid` has no address: the command ends at once.
+    let told = err(&run(place, &["queue", "ls", "--broker", "amqp://shop:hush@rabbit.invalid"], &[]));
+    assert!(
+        told.contains("warning: the password of --broker is sent to rabbit.invalid unencrypted; use amqps://"),
+        "{told}"
+    );
+    assert!(!told.contains("hush"), "{told}");
+    let told = err(&run(place, &["queue", "ls", "--broker", "amqp://shop:hush@127.0.0.1:1"], &[]));
+    assert!(!told.contains("warning"), "{told}");
+}
+
+#[cfg(feature = "pdf")]
+#[test]
+fn pages_in_the_queue_have_no_password_of_the_server() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/tides.pdf");
+    let words =
+        ["--broker", "sqlite:q.db", "--provider", "openai", "--model", "any", "--progress", "json", "--pages", "1"];
+    let mut command = tidegate(place, &["explain", sample.to_str().unwrap()]);
+    command.args(words).args(["--base-url", "http://joe:hunter2@127.0.0.1:9/v1"]);
+    let mut explain = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Nothing answers; a page that is said to be asked about is in the queue at the next look at its length.
+    let mut lines = BufReader::new(explain.stderr.take().unwrap()).lines();
+    let asking = |line: String| line.contains("\"asking\"");
+    assert!(lines.by_ref().map(Result::unwrap).any(asking));
+    let stored = || {
+        let names = ["q.db", "q.db-wal"].map(|name| fs::read(place.join(name)).unwrap_or_default());
+        String::from_utf8_lossy(&names.concat()).into_owned()
+    };
+    // One line every half second: it is read until the task is there.
+    while !stored().contains("127.0.0.1:9/v1") {
+        lines.next().expect("it goes on").unwrap();
+    }
+    assert!(!stored().contains("hunter2") && !stored().contains("am9lOmh1bnRlcjI"));
+    explain.kill().unwrap();
+    explain.wait().unwrap();
+}
