@@ -64,7 +64,7 @@ pub(super) fn with_model(mut body: Value, model: &str) -> Vec<u8> {
 /// A path below the base URL: `/v1/chat/completions` below `https://host/v1` is `/chat/completions`.
 pub(super) fn path_below<'u>(base: &str, url: &'u str) -> &'u str {
     let last = base.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    match url[1..].split_once('/') {
+    match url.strip_prefix('/').and_then(|path| path.split_once('/')) {
         Some((first, rest)) if first == last => &url[url.len() - rest.len() - 1..],
         _ => url,
     }
@@ -125,6 +125,7 @@ mod tests {
         assert_eq!(path_below("https://h", "/v1/chat/completions"), "/v1/chat/completions");
         assert_eq!(path_below("https://h/proxy/v1/", "/v1/embeddings"), "/embeddings");
         assert_eq!(path_below("https://h/v1", "/v1"), "/v1");
+        assert_eq!(path_below("https://h/v1", ""), "", "a line of Gemini's has none");
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Cron {
         let mut at = begin;
         if after >= begin {
             let passed = moment::since(after, begin).as_secs() / 60 + 1;
-            at = moment::after(begin, Duration::from_secs(passed * 60));
+            at = later(begin, passed)?;
         }
         loop {
             let civil = zone.to_datetime(at);
@@ -207,9 +207,14 @@ impl Cron {
             if self.hours >> civil.hour() & 1 == 1 && self.minutes >> civil.minute() & 1 == 1 {
                 return Some(at);
             }
-            at = moment::after(at, Duration::from_secs(60));
+            at = later(at, 1)?;
         }
     }
+}
+
+/// `None` behind the end of time, in the year 9999.
+fn later(from: Timestamp, minutes: u64) -> Option<Timestamp> {
+    from.checked_add(Duration::from_secs(minutes * 60)).ok()
 }
 
 fn bits(set: u64) -> impl Iterator<Item = i8> {
@@ -230,6 +235,14 @@ mod tests {
                 at.to_zoned(zone.clone()).strftime("%a %F %H:%M %z").to_string()
             })
             .collect()
+    }
+
+    #[test]
+    fn behind_the_end_of_time_there_is_nothing() {
+        for text in ["* * * * *", "7 * * * *", "0 3 * * *"] {
+            let cron: Cron = text.parse().unwrap();
+            assert_eq!(cron.next(Timestamp::MAX, &TimeZone::UTC), None, "{text}");
+        }
     }
 
     #[test]
