@@ -43,6 +43,9 @@
 mod address;
 mod client;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod pipeline;
 mod scan;
 mod shared;

@@ -18,6 +18,9 @@ mod coroutine;
 mod cron;
 mod envelope_check;
 pub mod faulty;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handlers;
 mod hands;
 mod hash;

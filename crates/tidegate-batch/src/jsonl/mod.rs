@@ -46,6 +46,9 @@
 //! two files; `run.rs` is the run.
 
 mod body;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod input;
 mod line;
 mod results;

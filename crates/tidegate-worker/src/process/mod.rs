@@ -31,6 +31,8 @@ pub use fleet::ProcessStats;
 pub use inherited::Inherited;
 use overseer::Rules;
 pub use protocol::PROTOCOL_VERSION;
+#[cfg(fuzzing)]
+pub use protocol::fuzz as fuzz_frames;
 use ticket::Ticket;
 
 use crate::broker::Local;

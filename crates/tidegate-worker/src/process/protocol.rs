@@ -371,3 +371,30 @@ pub(super) fn start_of(content: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests;
+
+/// For the fuzz target: what a child sends, from its greeting on. The first byte says in which pieces it comes.
+#[cfg(fuzzing)]
+pub fn fuzz(data: &[u8]) {
+    let Some((size, bytes)) = data.split_first() else { return };
+    let run = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut protocol = Protocol::new(1 << 12);
+        for _ in 0..4 {
+            let _ = protocol.run(&Task::new("a"), None, None);
+        }
+        let mut events = Vec::new();
+        for piece in pieces {
+            protocol.receive(piece);
+            loop {
+                match protocol.next_event() {
+                    Ok(Some(event)) => events.push(event),
+                    Ok(None) => break,
+                    Err(violation) => return (events, Some(violation)),
+                }
+            }
+        }
+        (events, None)
+    };
+    let whole = run(&mut std::iter::once(bytes));
+    let pieces = run(&mut bytes.chunks(usize::from(*size).max(1)));
+    assert_eq!(whole, pieces, "the same in pieces");
+}

@@ -66,6 +66,8 @@ use crate::broker::{
 use crate::envelope_check;
 use crate::task::{Envelope, TaskId};
 
+#[cfg(fuzzing)]
+pub use celery::fuzz_glob;
 pub use celery::{Presence, PresenceOptions, RedisResults};
 use consumer::{RabbitConsumer, Shared};
 use core::{Core, LOG_PATIENCE, Place};

@@ -36,6 +36,8 @@ use crate::settings::Settings;
 use crate::task::{Envelope, Task, TaskId};
 pub use backend::RedisResults;
 use events::Sender;
+#[cfg(fuzzing)]
+pub use glob::fuzz as fuzz_glob;
 use outbox::Outbox;
 
 /// How a worker shows itself.
