@@ -67,6 +67,7 @@ pub fn serve(listener: TcpListener, router: Router) -> Server {
             header: Duration::from_secs(30),
             idle: Duration::from_secs(75),
             stall: Duration::from_secs(60),
+            body: Duration::from_secs(600),
         },
         connections: 10_000,
         grace: Duration::from_secs(10),
@@ -169,6 +170,19 @@ impl Server {
     /// ```
     pub fn stall_timeout(mut self, limit: Duration) -> Self {
         self.limits.stall = limit;
+        self
+    }
+
+    /// How long a peer may keep the server waiting for one request's body, all waits together. 10 minutes unless set. It
+    /// bounds a body that comes byte by byte; the time that a handler takes to read it does not count.
+    ///
+    /// ```
+    /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
+    /// let server = tidegate_http::serve(listener, router).body_timeout(std::time::Duration::from_secs(30));
+    /// # }
+    /// ```
+    pub fn body_timeout(mut self, limit: Duration) -> Self {
+        self.limits.body = limit;
         self
     }
 

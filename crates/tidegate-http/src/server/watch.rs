@@ -21,6 +21,8 @@ pub(super) struct Limits {
     pub(super) header: Duration,
     pub(super) idle: Duration,
     pub(super) stall: Duration,
+    /// All waits for parts of one request's body together.
+    pub(super) body: Duration,
 }
 
 /// What the connection waits for.
@@ -48,11 +50,19 @@ pub(super) struct Watch {
     start: Instant,
     /// When the phase began, in nanoseconds since `start`. Kept where a limit counts from there.
     since: AtomicU64,
+    /// For how long the peer has kept the server waiting within the current body, in nanoseconds, without the wait that
+    /// has not ended. Set to 0 when a body begins.
+    waited: AtomicU64,
 }
 
 impl Watch {
     pub(super) fn new() -> Arc<Watch> {
-        Arc::new(Watch { phase: AtomicU8::new(Phase::New as u8), start: now(), since: AtomicU64::new(0) })
+        Arc::new(Watch {
+            phase: AtomicU8::new(Phase::New as u8),
+            start: now(),
+            since: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -63,12 +73,24 @@ impl Watch {
         if matches!(phase, Phase::Idle | Phase::Head) {
             self.touch();
         }
+        if phase == Phase::Body {
+            self.waited.store(0, Relaxed);
+        }
         self.phase.store(phase as u8, Relaxed);
     }
 
     /// The request's body has been read, or is not wanted.
     pub(super) fn body_done(&self) {
         let _ = self.phase.compare_exchange(Phase::Body as u8, Phase::Busy as u8, Relaxed, Relaxed);
+    }
+
+    /// A wait for a part of the body has ended.
+    fn waited_for_body(&self, wait: Duration) {
+        self.waited.fetch_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX / 2), Relaxed);
+    }
+
+    fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Relaxed))
     }
 
     fn touch(&self) {
@@ -101,7 +123,11 @@ impl Waits {
         let reading = match watch.phase() {
             Phase::New | Phase::Head => Some(watch.since() + limits.header),
             Phase::Idle => Some(watch.since() + limits.idle),
-            Phase::Body => self.read.get().map(|since| since + limits.stall),
+            // Waits are added up, not the time since the body began: a handler may take its time to read.
+            Phase::Body => {
+                let limit = limits.stall.min(limits.body.saturating_sub(watch.waited()));
+                self.read.get().map(|since| since + limit)
+            }
             // It is not the peer who is waited for.
             Phase::Busy => None,
         };
@@ -156,7 +182,9 @@ impl<T: AsyncRead + Unpin> Read for Watched<T> {
             }
             return Poll::Pending;
         };
-        this.waits.read.set(None);
+        if let Some(since) = this.waits.read.take() {
+            this.watch.waited_for_body(now().saturating_duration_since(since));
+        }
         if matches!(this.watch.phase(), Phase::New | Phase::Idle) {
             this.watch.enter(Phase::Head);
         }

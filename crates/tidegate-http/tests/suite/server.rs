@@ -216,6 +216,44 @@ fn body_that_does_not_come_is_not_waited_for_for_ever() {
     });
 }
 
+/// A byte every six seconds is within the time-out for stalls.
+#[test]
+fn body_in_drips_is_hung_up_on_though_something_always_comes() {
+    with_still_clock(async {
+        let app = Router::new().route("/", post(|body: Bytes| async move { body }));
+        let limits = |server| limited(500, 500, 7)(server).body_timeout(Duration::from_secs(60));
+        let server = running_with(app, limits).await;
+        let stream = connected(&server).await;
+        // Otherwise the kernel keeps a byte until the one before is acknowledged, which takes real time.
+        stream.set_nodelay(true).unwrap();
+        let drip = async |bytes: &[u8]| {
+            stream.write_all(bytes).await.unwrap();
+            for _ in 0..200 {
+                yield_now().await;
+            }
+            advance(6);
+            for _ in 0..200 {
+                yield_now().await;
+            }
+        };
+        // A body that comes in time leaves the next one its whole time.
+        drip(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n").await;
+        for byte in b"hell" {
+            drip(&[*byte]).await;
+        }
+        stream.write_all(b"o").await.unwrap();
+        assert_eq!(response(&stream).await, "hello");
+        drip(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n").await;
+        for _ in 0..8 {
+            drip(b"x").await;
+        }
+        assert_eq!((server.handle.stats().open, server.handle.stats().timed_out), (1, 0));
+        drip(b"x").await;
+        until(|| server.handle.stats().open == 0).await;
+        assert_eq!(server.handle.stats().timed_out, 1);
+    });
+}
+
 #[test]
 fn peer_that_does_not_read_is_hung_up_on() {
     with_still_clock(async {
