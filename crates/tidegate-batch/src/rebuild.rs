@@ -21,6 +21,9 @@ pub struct Rebuild {
     pub out: Option<PathBuf>,
     /// Where PDFs are looked for, besides where the JSON says and beside it.
     pub pdf_folder: Option<PathBuf>,
+    /// Folders that a PDF which the JSON names may be below, in addition to `pdf_folder` and the JSON's own folder. JSON
+    /// may come from elsewhere and name any file; pages of a file outside of these folders are not drawn.
+    pub trees: Vec<PathBuf>,
     /// The longest side of the pictures, in pixels; no pictures if there is none.
     pub html_px: Option<u32>,
     /// Reads the PDFs.
@@ -29,7 +32,7 @@ pub struct Rebuild {
 
 impl Default for Rebuild {
     fn default() -> Rebuild {
-        Rebuild { out: None, pdf_folder: None, html_px: Some(1_000), reader: Reader::new() }
+        Rebuild { out: None, pdf_folder: None, trees: Vec::new(), html_px: Some(1_000), reader: Reader::new() }
     }
 }
 
@@ -125,13 +128,12 @@ impl Rebuild {
         let mut explanations = Explanations::read(&json).map_err(RebuildError::NotExplanations)?;
         let beside = input.path.parent().unwrap_or(Path::new("."));
         let folder = self.out.as_deref().unwrap_or(beside);
-        let found = find_pdf(&explanations, &input.path, self.pdf_folder.as_deref());
-        let (document, pdf) = match found {
-            Some(path) => match self.reader.open(&path).await {
+        let (document, pdf) = match self.find_pdf(&explanations, &input.path) {
+            Ok(path) => match self.reader.open(&path).await {
                 Ok(document) => (Some(document), Ok(path)),
                 Err(error) => (None, Err(error.to_string())),
             },
-            None => (None, Err("there is no PDF beside it, or where it says (--pdf names a folder)".to_owned())),
+            Err(reason) => (None, Err(reason)),
         };
         if let Some(document) = &document {
             let pages = document.page_count();
@@ -154,21 +156,47 @@ impl Rebuild {
             .map_err(|error| RebuildError::Unwritable(error.to_string()))?;
         Ok(RebuiltFiles { outputs: vec![markdown, page], pages: explanations.explanations.len(), pdf })
     }
-}
 
-/// Where the JSON says, beside it under the name it gives, or beside it under its own name.
-fn find_pdf(explanations: &Explanations, json: &Path, folder: Option<&Path>) -> Option<PathBuf> {
-    let beside = json.parent().unwrap_or(Path::new("."));
-    let own = json.with_extension("pdf");
-    let name = |text: &str| Path::new(text).file_name().map(Path::new).map(Path::to_owned);
-    let names = [name(&explanations.file), name(&explanations.source), name(&own.to_string_lossy())];
-    let source = Some(&explanations.source).filter(|source| !source.is_empty()).map(|source| beside.join(source));
-    let in_folders = [folder, Some(beside)]
-        .into_iter()
-        .flatten()
-        .flat_map(|folder| names.iter().flatten().map(|name| folder.join(name)));
-    source
-        .into_iter()
-        .chain(in_folders)
-        .find(|path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pdf")) && path.is_file())
+    /// Finds the PDF: where the JSON says, in the folder of PDFs or beside the JSON under the name it gives, or beside it
+    /// under its own name. Returns why there is none otherwise.
+    fn find_pdf(&self, explanations: &Explanations, json: &Path) -> Result<PathBuf, String> {
+        let beside = json.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let own = json.with_extension("pdf");
+        let name = |text: &str| Path::new(text).file_name().map(Path::new).map(Path::to_owned);
+        let names = [name(&explanations.file), name(&explanations.source), name(&own.to_string_lossy())];
+        let source = Some(&explanations.source).filter(|source| !source.is_empty()).map(|source| beside.join(source));
+        let in_folders = [self.pdf_folder.as_deref(), Some(beside)]
+            .into_iter()
+            .flatten()
+            .flat_map(|folder| names.iter().flatten().map(|name| folder.join(name)));
+        let is_pdf = |path: &PathBuf| {
+            path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pdf")) && path.is_file()
+        };
+        let mut outside = None;
+        for path in source.into_iter().chain(in_folders).filter(is_pdf) {
+            if self.may_draw(&path, beside) {
+                return Ok(path);
+            }
+            outside.get_or_insert(path);
+        }
+        Err(match outside {
+            Some(path) => format!(
+                "it names {}, which is neither below its own folder nor below the current one; name the PDF's folder with --pdf",
+                path.display()
+            ),
+            None => "there is no PDF beside it, or where it says (--pdf names a folder)".to_owned(),
+        })
+    }
+
+    /// Returns `true` if the file lies, links resolved, below a folder that was named or that of the JSON. A file of the
+    /// folder of PDFs may be a link to anywhere: the caller named the folder, and with it what is in it.
+    fn may_draw(&self, path: &Path, beside: &Path) -> bool {
+        let named = self.pdf_folder.as_deref();
+        if named.is_some_and(|folder| path.parent() == Some(folder)) {
+            return true;
+        }
+        let Ok(real) = path.canonicalize() else { return false };
+        let trees = self.trees.iter().map(PathBuf::as_path).chain(named).chain([beside]);
+        trees.filter_map(|tree| tree.canonicalize().ok()).any(|tree| real.starts_with(tree))
+    }
 }

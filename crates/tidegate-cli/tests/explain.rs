@@ -176,13 +176,57 @@ fn the_samples_are_explained_offline_and_rebuilt() {
     let html = fs::read_to_string(folder.join("tides.html")).unwrap();
     assert!(html.contains("<blockquote>") && html.contains("data:image/png;base64,"));
 
-    let args = ["rebuild", folder.to_str().unwrap(), "--picture-px", "64"];
+    // The samples are in another tree than their explanations.
+    let args = ["rebuild", folder.to_str().unwrap(), "--pdf", samples.to_str().unwrap(), "--picture-px", "64"];
     fs::remove_file(folder.join("tides.html")).unwrap();
     let output = run(&args);
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("tides.json: 4 pages, ") && said.contains("columns.json: 1 page, "), "{said}");
     assert_eq!(fs::read_to_string(folder.join("tides.html")).unwrap(), html);
+}
+
+/// JSON from elsewhere may name any file of the disk.
+#[test]
+fn rebuild_draws_only_pdfs_of_its_own_tree_or_of_a_folder_that_was_named() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    for folder in ["secret", "work/theirs", "work/docs"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    for copy in ["secret/private.pdf", "work/docs/ours.pdf", "work/theirs/beside.pdf"] {
+        fs::copy(samples().join("tides.pdf"), root.join(copy)).unwrap();
+    }
+    std::os::unix::fs::symlink(root.join("secret/private.pdf"), root.join("work/theirs/link.pdf")).unwrap();
+    let json = |name: &str, source: &str| {
+        let text = serde_json::json!({"source": source, "pages": {"1": "text"}}).to_string();
+        fs::write(root.join("work/theirs").join(name), text).unwrap();
+    };
+    json("absolute.json", root.join("secret/private.pdf").to_str().unwrap());
+    json("relative.json", "../../secret/private.pdf");
+    json("link.json", "");
+    json("docs.json", "../docs/ours.pdf");
+    json("beside.json", "");
+    let drawn = |from: &str, home: &str, more: &[&str]| -> BTreeMap<String, bool> {
+        let theirs = root.join("work/theirs");
+        let mut command = tidegate(&["rebuild", theirs.to_str().unwrap(), "--picture-px", "64"]);
+        let output = command.args(more).current_dir(root.join(from)).env("HOME", root.join(home)).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for name in ["absolute", "relative", "link"].iter().filter(|_| more.is_empty()) {
+            assert!(text(&output.stderr).contains(&format!("{name}.json: 1 page, ")), "{}", text(&output.stderr));
+        }
+        let names = ["absolute", "relative", "link", "docs", "beside"];
+        let page = |name: &str| fs::read_to_string(theirs.join(format!("{name}.html"))).unwrap();
+        names.iter().map(|name| ((*name).to_owned(), page(name).contains("data:image/png"))).collect()
+    };
+    let all = |drawn: &BTreeMap<String, bool>| -> Vec<String> {
+        drawn.iter().filter(|(_, drawn)| **drawn).map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(all(&drawn("work", "secret", &[])), ["beside", "docs"], "from the folder that both are in");
+    assert_eq!(all(&drawn("secret", "secret", &[])), ["beside"], "the home directory is not a tree of its own");
+    let secret = root.join("secret");
+    let named = all(&drawn("work", "work", &["--pdf", secret.to_str().unwrap()]));
+    assert_eq!(named, ["absolute", "beside", "link", "relative"], "its folder was named");
 }
 
 /// The README's first command.

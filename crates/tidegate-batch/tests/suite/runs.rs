@@ -342,7 +342,8 @@ fn outputs_are_made_again_from_json_also_from_elsewhere() {
         let calls = server.seen().len();
         let inputs = find_json(&[bench.out(), foreign.clone()]).unwrap();
         assert_eq!(inputs.len(), 4, "the report is none");
-        let rebuild = Rebuild { html_px: Some(64), reader: reader(), ..Rebuild::default() };
+        let rebuild =
+            Rebuild { html_px: Some(64), reader: reader(), trees: vec![folder.to_owned()], ..Rebuild::default() };
         let done = rebuild.run(inputs, |_| ()).await;
         assert_eq!(server.seen().len(), calls, "nobody was asked");
         assert_eq!(fs::read(bench.out().join("ours.html")).unwrap(), html, "the same page again");

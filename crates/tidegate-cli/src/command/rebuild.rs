@@ -1,5 +1,6 @@
 //! `tidegate rebuild`: outputs again from JSON, without a call.
 
+use std::env;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -15,7 +16,7 @@ use crate::terminal;
 ///
 /// Takes the JSON that explain wrote, and pairs of a PDF and JSON that came from elsewhere: [{"page": 1, "explanation": "…"}]
 /// or {"1": "…"}. The PDF is looked for where the JSON says, and beside it under the same name; without one there are no
-/// pictures. Up to 20 files at once.
+/// pictures. It must be below the JSON's folder, the current one or that of --pdf. Up to 20 files at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// JSON files, or folders with them
@@ -43,6 +44,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Returns the current folder, below which JSON may name PDFs. In the home directory or the root that would be any file.
+fn current_folder() -> Option<PathBuf> {
+    let current = env::current_dir().ok()?;
+    let home = env::var_os("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+    (current.parent().is_some() && Some(&current) != home.as_ref()).then_some(current)
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let inputs = find_json(&args.paths)?;
     if let Some(out) = &args.out {
@@ -53,7 +61,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
         reader = reader.password(password);
     }
     let html_px = Some(args.picture_px).filter(|&px| px > 0);
-    let rebuild = Rebuild { out: args.out, pdf_folder: args.pdf, html_px, reader };
+    let rebuild =
+        Rebuild { out: args.out, pdf_folder: args.pdf, trees: current_folder().into_iter().collect(), html_px, reader };
     let json = args.json;
     let done = tidegate_loop::run(rebuild.run(inputs, move |rebuilt| {
         let name = rebuilt.json.display();
