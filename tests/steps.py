@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import nightly
 from runner import ROOT, TARGET, Failure, Job, Step, StepFailed, execute, selected
 
 # Cargo chooses the features of dependencies for all selected packages together: one selection for all steps means that
@@ -437,7 +438,10 @@ def steps(mode: str) -> list[Step]:
     # Packages are installed beside the build, and the services' long waits start before what computes.
     order = [*services[:2], *without_services[:3], *services[2:5], *without_services[3:], *services[5:]]
     if mode == "soak":
-        order.append(Step("minimum rust", minimum_rust, ("build",)))
+        order += [
+            Step("minimum rust", minimum_rust, ("build",)),
+            Step("address sanitizer", nightly.address_sanitizer, ("build",)),
+        ]
     return order
 
 

@@ -435,10 +435,13 @@ fn a_pool_is_shared_by_loops_and_outlives_them() {
 fn the_last_handle_lets_the_line_run_dry() {
     let (sent, results) = mpsc::channel();
     let pool = single();
-    for number in 0..10 {
-        let sent = sent.clone();
-        std::mem::forget(pool.run(move || sent.send(number).unwrap()));
-    }
+    // Held: a job whose awaiter is dropped is taken out of the line.
+    let _jobs: Vec<_> = (0..10)
+        .map(|number| {
+            let sent = sent.clone();
+            pool.run(move || sent.send(number).unwrap())
+        })
+        .collect();
     drop((pool, sent));
     assert_eq!(results.iter().collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
 }

@@ -89,8 +89,8 @@ fn iter_from_inside_the_body_ends_with_running() {
     let me: Rc<Coroutine<'_, usize>> = Rc::new_cyclic(|me: &Weak<Coroutine<'_, usize>>| {
         let me = me.clone();
         Coroutine::new(async move |mut co| {
-            let me = me.upgrade().unwrap();
-            let items: Vec<_> = me.iter().collect();
+            // Not kept: the body would own its coroutine, and neither would ever be freed.
+            let items: Vec<_> = me.upgrade().unwrap().iter().collect();
             assert_eq!(items, [Err(ResumeError::Running(()))]);
             co.yield_(items.len()).await?;
             Ok(())
