@@ -47,14 +47,15 @@ pub struct Reply<T> {
     pub took: Duration,
 }
 
-/// How often something is tried again, by the class of its error.
+/// How often something is tried again, by the class of its error. A refusal by a limit (429) uses up no attempt: the gate
+/// finds the limit, and the request waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
     /// For connections that fail, time-outs, servers' faults and overload: delays with full jitter.
     pub backoff: Backoff,
-    /// For refusals by a limit (429): the gate waits as long as the server says, or backs off. One that is refused that
-    /// often is a limit that nobody was told of.
-    pub throttled_max: u32,
+    /// How long a server may be away that has answered before. Connections that fail meanwhile are not counted; after that,
+    /// no request is sent any more.
+    pub outage_max: Duration,
     /// For answers that make no sense; each of them is paid for.
     pub garbled_max: u32,
 }
@@ -62,7 +63,7 @@ pub struct Retries {
 impl Default for Retries {
     fn default() -> Retries {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(5);
-        Retries { backoff, throttled_max: 20, garbled_max: 2 }
+        Retries { backoff, outage_max: Duration::from_secs(3600), garbled_max: 2 }
     }
 }
 

@@ -10,33 +10,24 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
-use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Verdict};
+use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Report, Verdict};
 use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
 use tidegate_loop::{sleep, yield_now};
 use tidegate_secret::Redactor;
 use tidegate_sync::Event;
 
+use crate::attempt::{Failure, Judged, NoAnswer, Tries};
 use crate::base_url::{BadBaseUrl, BaseUrl};
 use crate::calibration::{Calibration, Typical};
 use crate::call::{Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
 use crate::key::ApiKey;
-use crate::on_the_wire::OnTheWire;
+use crate::on_the_wire::{OnTheWire, client, headers};
 use crate::provider::{Dialect, Unreadable, excerpt};
 use crate::question::Usage;
-
-/// Connections, where the gate does not say how many requests there may be at once.
-const CONNECTIONS: usize = 256;
-
-/// Servers close connections by themselves before that.
-const KEPT_IDLE: Duration = Duration::from_secs(60);
-
-/// Of a request, about.
-const HEADERS: usize = 12;
 
 /// An answer longer than this is not an answer.
 const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -246,18 +237,31 @@ impl Caller {
             tries.attempts += 1;
             let failure = match inner.exchange(lease, call).await {
                 Ok(mut answered) => {
-                    let feedback = inner.hear(&mut answered).await;
+                    let (feedback, report) = inner.hear(&mut answered).await;
                     match inner.judge(&answered, feedback, &read, &mut tries)? {
                         Judged::Served(value) => {
                             let Answered { status, usage, request_id, took, .. } = answered;
                             return Ok(Reply { value, status, usage, attempts: tries.attempts, request_id, took });
                         }
-                        Judged::Throttled => continue,
+                        Judged::Throttled => {
+                            drop(answered);
+                            if let Some(wait) = report.wait {
+                                sleep(wait).await;
+                            }
+                            continue;
+                        }
                         Judged::Again(failure) => failure,
                     }
                 }
-                Err(error) => {
+                Err(NoAnswer { error, down_for }) => {
                     inner.count(|stats| stats.failed += 1);
+                    // Nothing of the request has reached the server: that says nothing about the request.
+                    if let Some(down_for) = down_for.filter(|_| error.is_before_sending()) {
+                        if down_for < inner.retries.outage_max {
+                            continue;
+                        }
+                        return Err(inner.shut(inner.gone_for_good(down_for, &error.to_string())));
+                    }
                     Failure { reason: inner.messages.redact(&error.to_string()).into_owned(), delay: None }
                 }
             };
@@ -270,27 +274,6 @@ impl Caller {
             sleep(delay).await;
         }
     }
-}
-
-/// Attempts so far, by how they ended.
-#[derive(Default)]
-struct Tries {
-    attempts: u32,
-    failed: u32,
-    throttled: u32,
-    garbled: u32,
-}
-
-struct Failure {
-    reason: String,
-    delay: Option<Duration>,
-}
-
-enum Judged<T> {
-    Served(T),
-    /// The gate has been told; it waits as long as need be.
-    Throttled,
-    Again(Failure),
 }
 
 /// A response, read to its end.
@@ -360,29 +343,41 @@ impl Inner {
     }
 
     /// One request, under its lease, which is settled when this returns.
-    async fn exchange(&self, lease: Admitted, call: &Call) -> Result<Answered, tidegate_http::Error> {
+    async fn exchange(&self, lease: Admitted, call: &Call) -> Result<Answered, NoAnswer> {
         let lease = Rc::new(RefCell::new(lease));
         let sent = Rc::new(Cell::new(None));
-        let body = OnTheWire {
-            bytes: Some(call.body.clone()),
-            first: Some({
-                let (lease, sent) = (Rc::clone(&lease), Rc::clone(&sent));
-                Box::new(move || {
-                    sent.set(Some(Instant::now()));
-                    lease.borrow_mut().sent();
-                })
-            }),
-        };
+        let body = OnTheWire::new(call.body.clone(), {
+            let (lease, sent) = (Rc::clone(&lease), Rc::clone(&sent));
+            move || {
+                sent.set(Some(Instant::now()));
+                lease.borrow_mut().sent();
+            }
+        });
         let Some(uri) = self.uri(&call.path) else {
             // Let the client say what is wrong with it.
             let url = format!("{}{}", self.base, call.path);
-            return self.client.get(&url).await.map(|_| unreachable!("it does not parse"));
+            return match self.client.get(&url).await {
+                Ok(_) => unreachable!("it does not parse"),
+                Err(error) => Err(NoAnswer { error, down_for: None }),
+            };
         };
         self.count(|stats| stats.sent += 1);
-        let response = self.client.request(self.request(uri, call, body)).await?;
+        let response = match self.client.request(self.request(uri, call, body)).await {
+            Ok(response) => response,
+            Err(error) => {
+                let down_for = lease.borrow_mut().failed();
+                return Err(NoAnswer { error, down_for });
+            }
+        };
         lease.borrow_mut().answered();
         let (head, body) = response.into_parts();
-        let body = body.bytes_up_to(ANSWER_BYTES_MAX).await?;
+        let body = match body.bytes_up_to(ANSWER_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(error) => {
+                let down_for = lease.borrow_mut().failed();
+                return Err(NoAnswer { error, down_for });
+            }
+        };
         let body = self.without_secrets(head.status.is_success(), body);
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
@@ -441,18 +436,20 @@ impl Inner {
     /// What follows from an answer for everybody: the gate is told, and if all is well the place given on. Who takes it goes
     /// first, and so do all who are let in by answers that came with this one: a page waits longer for its request to be
     /// sent than for its answer to be read.
-    async fn hear(&self, answered: &mut Answered) -> Feedback {
+    async fn hear(&self, answered: &mut Answered) -> (Feedback, Report) {
         let Answered { status, headers, body, took, .. } = &*answered;
         let now = self.listener.now();
         let sent = now.checked_sub(*took).unwrap_or(now);
         let feedback = self.gate.on_answer(&self.listener, sent, *status, headers, body);
+        let lease = answered.lease.as_ref().expect("held until now");
+        let report = lease.borrow_mut().report(&self.listener, &feedback);
         if feedback.verdict == Verdict::Proceed {
             answered.lease = None;
             // In the first turn requests are sent, and in the second nobody's answer is read before the last of them is.
             yield_now().await;
             yield_now().await;
         }
-        feedback
+        (feedback, report)
     }
 
     /// What follows from an answer for its request.
@@ -484,12 +481,7 @@ impl Inner {
                 }
             },
             verdict @ (Verdict::Wait { .. } | Verdict::BackOff { .. }) => {
-                tries.throttled += 1;
                 self.count(|stats| stats.throttled += 1);
-                if tries.throttled > self.retries.throttled_max {
-                    let reason = format!("refused by a limit each time ({status}): {}", self.message(body));
-                    return Err(CallError::Unavailable { attempts: tries.attempts, reason });
-                }
                 match verdict {
                     Verdict::Wait { delay, .. } if delay > PROBED_BEYOND => {
                         tracing::warn!(
@@ -498,7 +490,7 @@ impl Inner {
                             "the server asks for a long pause; a request is tried now and then"
                         );
                     }
-                    _ => tracing::info!(status, "refused by a limit; the gate waits"),
+                    _ => tracing::info!(status, "refused by a limit; the gate finds out which"),
                 }
                 return Ok(Judged::Throttled);
             }
@@ -544,6 +536,11 @@ impl Inner {
         CallError::Shut { reason }
     }
 
+    fn gone_for_good(&self, down_for: Duration, error: &str) -> String {
+        let (error, seconds) = (self.messages.redact(error), down_for.as_secs());
+        format!("{} has not answered for {seconds} s ({error}); run the same command again when it is back", self.base)
+    }
+
     fn wrong_key(&self, status: u16, body: &[u8]) -> String {
         let said = self.message(body);
         match &self.key {
@@ -570,27 +567,6 @@ impl Inner {
         let line = excerpt(said.as_deref().map_or(body, str::as_bytes));
         if line.is_empty() { "(no message)".into() } else { line }
     }
-}
-
-/// As many connections as requests may be under way, and none of them closed between two.
-fn client(gate: &Admission) -> Client {
-    let at_once = gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
-    let connections = at_once.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX)).max(1);
-    let builder = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
-    builder.build().expect("no file is named that could be missing")
-}
-
-fn headers(dialect: Dialect, base: &BaseUrl, key: Option<&ApiKey>) -> HeaderMap {
-    let json = HeaderValue::from_static("application/json");
-    let fixed = [(CONTENT_TYPE, json.clone()), (ACCEPT, json)];
-    // Copied for each request, to which the client adds its own: they fit without another table.
-    let mut headers = HeaderMap::with_capacity(HEADERS);
-    // A key that goes into the same header counts first.
-    let user = base.authorization().map(|value| (AUTHORIZATION, value));
-    for (name, value) in fixed.into_iter().chain(user).chain(dialect.headers(key)) {
-        headers.insert(name, value);
-    }
-    headers
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -39,6 +39,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod base_url;
 mod calibration;
 mod call;
@@ -47,6 +48,7 @@ mod caller;
 mod estimate;
 #[cfg(feature = "pdf")]
 mod explain;
+mod found;
 pub mod jsonl;
 mod key;
 mod on_the_wire;
@@ -73,6 +75,7 @@ pub use explain::{
     BadSelection, DEFAULT_PROMPT, Event, Explain, ExplainError, FileProgress, FileState, Input, InputError, Options,
     PageStatus, Progress, Prompt, PromptError, Selection, Size, Stop, Variables, Watch, find_pdfs,
 };
+pub use found::FoundReport;
 pub use key::{ApiKey, KeyError};
 #[cfg(feature = "pdf")]
 pub use output::{

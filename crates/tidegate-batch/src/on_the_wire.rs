@@ -1,15 +1,60 @@
-//! The body of a request that reports when it is sent.
+//! What a caller puts on the wire: its connections, the headers of a request, and a body that reports when it leaves.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
+use http::HeaderMap;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use tidegate_http::Client;
+use tidegate_limit::Admission;
 
-/// A body that calls `first` when it is first polled: the connection is made, and the request is sent now.
+use crate::base_url::BaseUrl;
+use crate::key::ApiKey;
+use crate::provider::Dialect;
+
+/// Connections, where the gate does not say how many requests there may be at once.
+const CONNECTIONS: usize = 256;
+
+/// Servers close connections by themselves before that.
+const KEPT_IDLE: Duration = Duration::from_secs(60);
+
+/// Of a request, about.
+const HEADERS: usize = 12;
+
+/// As many connections as requests may be under way, and none of them closed between two.
+pub(crate) fn client(gate: &Admission) -> Client {
+    let at_once = gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
+    let connections = at_once.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX)).max(1);
+    let builder = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
+    builder.build().expect("no file is named that could be missing")
+}
+
+pub(crate) fn headers(dialect: Dialect, base: &BaseUrl, key: Option<&ApiKey>) -> HeaderMap {
+    let json = HeaderValue::from_static("application/json");
+    let fixed = [(CONTENT_TYPE, json.clone()), (ACCEPT, json)];
+    // Copied for each request, to which the client adds its own: they fit without another table.
+    let mut headers = HeaderMap::with_capacity(HEADERS);
+    // A key that goes into the same header counts first.
+    let user = base.authorization().map(|value| (AUTHORIZATION, value));
+    for (name, value) in fixed.into_iter().chain(user).chain(dialect.headers(key)) {
+        headers.insert(name, value);
+    }
+    headers
+}
+
+/// A body that calls a function when it is first polled: the request leaves then, after its connection is made.
 pub(crate) struct OnTheWire {
-    pub(crate) bytes: Option<Bytes>,
-    pub(crate) first: Option<Box<dyn FnOnce()>>,
+    bytes: Option<Bytes>,
+    first: Option<Box<dyn FnOnce()>>,
+}
+
+impl OnTheWire {
+    pub(crate) fn new(bytes: Bytes, first: impl FnOnce() + 'static) -> OnTheWire {
+        OnTheWire { bytes: Some(bytes), first: Some(Box::new(first)) }
+    }
 }
 
 impl Stream for OnTheWire {

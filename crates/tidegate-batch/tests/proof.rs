@@ -113,7 +113,10 @@ fn one_request_too_many_in_a_window_is_refused() {
     let Seen { stats, again, .. } = rehearse(Setting { rpm: 200, tpm: 1_000_000, latency: QUICK, above: 1 });
     assert!(stats.refused.rpm > 0 && again > 0, "{stats}");
     let rpm = stats.limit("rpm").unwrap();
-    assert_eq!((rpm.worst_window, rpm.worst_offered), (200, 201));
+    assert_eq!(rpm.worst_window, 200);
+    // It is sent again every 10 ms, ten times; then probes follow, 50 ms after the first refusal and each 1.5 times as late:
+    // twelve of them within the window.
+    assert!((201..=201 + 10 + 12).contains(&rpm.worst_offered), "{rpm:?}");
 }
 
 #[test]

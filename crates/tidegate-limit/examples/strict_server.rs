@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate_limit::{Cost, Dimension, Gate, Limit, ThreadTimer, Window};
+use tidegate_limit::{Cost, Dimension, Gate, Limit, Refusal, ThreadTimer, Window};
 
 /// What the server allows, and how long the race takes.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,12 @@ fn race(
 
 fn with_gate(setting: Race) -> io::Result<Score> {
     let limit = Limit::rate("requests", Dimension::REQUESTS, setting.amount, Window::strict(setting.window));
-    let gate = Gate::builder().limit(limit).timer(ThreadTimer::default()).build().expect("a limit above zero");
+    let gate = Gate::builder()
+        .limit(limit)
+        .limit(Limit::found())
+        .timer(ThreadTimer::default())
+        .build()
+        .expect("a limit above zero");
     race("tidegate", setting, |stream, ends| {
         let mut lease = block_on(gate.enter(gate.unscoped(), Cost::request())).expect("a cost within the limit");
         if Instant::now() >= ends {
@@ -163,8 +168,10 @@ fn with_gate(setting: Race) -> io::Result<Score> {
         lease.sent();
         let served = request(stream)?;
         lease.answered();
-        if !served {
-            gate.refused();
+        if served {
+            lease.served();
+        } else {
+            lease.refused(Refusal::default());
         }
         Ok(Some(served))
     })

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::cost::Cost;
 use crate::error::{EnterError, UnknownLimit};
-use crate::feedback::{Action, Feedback, Headers, Listener, came_too_close};
+use crate::feedback::{Action, Feedback, Headers, Listener, Report, Verdict};
 use crate::gate::Gate;
 use crate::lease::Lease;
 use crate::scope::Scope;
@@ -138,7 +138,8 @@ impl Admission {
     ) -> Feedback {
         let Some(common) = &self.common else { return listener.on_answer(sent, status, headers, body) };
         let (feedback, actions) = listener.hear_for_all(sent, status, headers, body);
-        if came_too_close(&feedback, &actions) {
+        // The limits in common are strict, and let the request in: it came too close to the one before.
+        if matches!(feedback.verdict, Verdict::Wait { .. } | Verdict::BackOff { .. }) {
             common.refused();
         }
         actions.iter().for_each(|action| tell(&**common, action));
@@ -243,6 +244,16 @@ impl Admitted {
     /// As [`Lease::answered`].
     pub fn answered(&mut self) {
         self.here.answered();
+    }
+
+    /// As [`Listener::report`].
+    pub fn report(&mut self, listener: &Listener, feedback: &Feedback) -> Report {
+        listener.report(&mut self.here, feedback)
+    }
+
+    /// As [`Lease::failed`].
+    pub fn failed(&mut self) -> Option<Duration> {
+        self.here.failed()
     }
 
     /// As [`Lease::settle`].

@@ -113,11 +113,12 @@ impl Builder {
         self
     }
 
-    /// The bounds of the margin that strict windows keep for the time on the wire. It follows the spread between
-    /// [`sent`](crate::Lease::sent) and [`answered`](crate::Lease::answered); in virtual time it is zero.
+    /// The bounds of the margin that strict windows keep for the time on the wire. It is 2 ms more than the slowest answer
+    /// of the last window was later than the fastest, from [`sent`](crate::Lease::sent) to
+    /// [`answered`](crate::Lease::answered); in virtual time it is zero.
     ///
-    /// Unless set it is 1 ms to 250 ms, and no more than a fortieth of the shortest strict window until the server
-    /// [refuses](Gate::refused) something: that spread has the server's thoughts in it, which are not the wire's.
+    /// Unless set, the bounds are 1 ms and 250 ms, and at most a fortieth of the shortest strict window: the lateness
+    /// includes the time that the server computes.
     ///
     /// ```
     /// # use {std::time::Duration, tidegate_limit::{Gate, Limit}};
@@ -192,9 +193,11 @@ impl Builder {
         let now: Instant = timer.now();
         let epoch = now.checked_sub(BEFORE).unwrap_or(now);
         let begins = Moment::from_nanos(nanos_of(now - epoch));
-        let margin = match &self.margin {
-            Some(bounds) => Margin::new(bounds),
-            None => default_margin(&self.limits),
+        let shortest = self.limits.iter().filter_map(Limit::strict_window).min();
+        let margin = match (&self.margin, shortest) {
+            (Some(bounds), shortest) => Margin::new(bounds, shortest),
+            (None, Some(window)) => Margin::new(&MARGIN_DEFAULT, shortest).of_window(window),
+            (None, None) => Margin::new(&MARGIN_DEFAULT, None),
         };
         let mut limits = Limits::new(self.limits, begins, timer.wall())?;
         limits.set_margin(if timer.is_virtual() { Duration::ZERO } else { margin.get() });
@@ -217,14 +220,6 @@ impl Limit {
             Kind::Rate { window: Window::Strict(length), .. } => Some(length),
             _ => None,
         }
-    }
-}
-
-fn default_margin(limits: &[Limit]) -> Margin {
-    let margin = Margin::new(&MARGIN_DEFAULT);
-    match limits.iter().filter_map(Limit::strict_window).min() {
-        Some(window) => margin.of_window(window),
-        None => margin,
     }
 }
 

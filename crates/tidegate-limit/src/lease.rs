@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cost::Cost;
 use crate::gate::Shared;
-use crate::limits::Booking;
+use crate::limits::{Booking, Refusal};
 use crate::line::ScopeId;
 use crate::moment::Moment;
 use crate::pump::Effects;
@@ -81,13 +82,60 @@ impl Lease {
     /// ```
     pub fn answered(&mut self) {
         if let Some(sent) = self.sent {
-            let took = self.gate.now().since(sent);
+            let now = self.gate.now();
+            let took = now.since(sent);
             let is_virtual = self.gate.is_virtual();
             let mut state = self.gate.lock();
-            state.margin.sample(took);
+            state.margin.sample(took, now);
             state.tally.answered(took);
             self.gate.apply_margin(&mut state, is_virtual);
         }
+    }
+
+    /// The server accepted the request: no limit refused it, whatever the answer says. For limits that are
+    /// [found](crate::Limit::found); what is not reported counts as sent.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Cost, Gate, Limit};
+    /// # let gate = Gate::builder().limit(Limit::found()).build().unwrap();
+    /// let mut lease = gate.try_enter(gate.unscoped(), Cost::request()).unwrap();
+    /// lease.sent();
+    /// lease.served();
+    /// ```
+    pub fn served(&mut self) {
+        let booking = self.booking.as_ref().expect("there until it is dropped");
+        let now = self.gate.now();
+        // Whatever that makes room for goes when this lease is dropped.
+        self.gate.lock().limits.served(booking, now);
+    }
+
+    /// A limit refused the request: it is taken out of the strict windows, and a limit that was not stated is looked for if
+    /// the gate is to [find](crate::Limit::found) it.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Cost, Gate, Limit, Refusal};
+    /// # let gate = Gate::builder().limit(Limit::found()).build().unwrap();
+    /// let mut lease = gate.try_enter(gate.unscoped(), Cost::request()).unwrap();
+    /// lease.sent();
+    /// lease.refused(Refusal::default());
+    /// assert_eq!(gate.stats().found.unwrap().refused, 1);
+    /// ```
+    pub fn refused(&mut self, refusal: Refusal) {
+        let booking = self.booking.as_ref().expect("there until it is dropped");
+        self.gate.change(|state, now, _| state.limits.refused(booking, refusal, now));
+    }
+
+    /// The server did not answer, or said that it is not there. Returns for how long it has been down, if it is.
+    ///
+    /// ```
+    /// # use tidegate_limit::{Cost, Gate, Limit};
+    /// # let gate = Gate::builder().limit(Limit::found()).build().unwrap();
+    /// let mut lease = gate.try_enter(gate.unscoped(), Cost::request()).unwrap();
+    /// assert_eq!(lease.failed(), None, "once is not an outage");
+    /// ```
+    pub fn failed(&mut self) -> Option<Duration> {
+        let booking = self.booking.as_ref().expect("there until it is dropped");
+        self.gate.change(|state, now, _| state.limits.failed(booking, now))
     }
 
     /// What it really cost, in all dimensions. Less than booked: the rest is free at once. More: that is booked now, and

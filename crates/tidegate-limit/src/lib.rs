@@ -46,8 +46,9 @@
 //! no margin.
 //!
 //! A strict server counts arrivals, and the way there does not always take the same time. So entries of strict limits
-//! count for a margin longer than their window: it follows the spread between [`sent`](Lease::sent) and
-//! [`answered`](Lease::answered), within bounds (see [`Builder::margin`]), and is part of the figures.
+//! count for a margin longer than their window: it covers how late the answers of the last window were, from
+//! [`sent`](Lease::sent) to [`answered`](Lease::answered), within bounds (see [`Builder::margin`]), and is part of the
+//! figures.
 //!
 //! # Odd input
 //! | what | what happens |
@@ -73,11 +74,10 @@
 //! the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
 //! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
 //! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
-//! restart, `store/` in SQLite. `feedback/` reads what servers say, `adaptive/` finds how much they take.
+//! restart, `store/` in SQLite. `feedback/` reads what servers say, `learn/` finds the limits that were not stated.
 
 #![forbid(unsafe_code)]
 
-pub mod adaptive;
 mod admission;
 mod backoff;
 mod builder;
@@ -88,6 +88,7 @@ pub mod feedback;
 mod gate;
 mod hold;
 pub mod journal;
+mod learn;
 mod lease;
 mod ledger;
 mod limit;
@@ -118,9 +119,10 @@ pub use cost::{Cost, Dimension};
 pub use enter::Enter;
 pub use error::{ConfigError, EnterError, TryEnterError, UnknownLimit};
 pub use gate::Gate;
+pub use learn::{Found, FoundState, FoundWindow};
 pub use lease::Lease;
 pub use limit::{Limit, Oversize, Start, Window};
-pub use limits::{Booking, Denied, LimitId, Limits, Until};
+pub use limits::{Booking, Denied, LimitId, Limits, Refusal, Until};
 pub use moment::Moment;
 #[cfg(feature = "tidegate-loop")]
 pub use on_tidegate::LoopTimer;

@@ -41,6 +41,7 @@ pub struct Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Concurrency,
+    Found,
     Rate { dimension: Dimension, window: Window, oversize: Oversize, journaled: Option<u64> },
 }
 
@@ -164,6 +165,18 @@ impl Limit {
     #[must_use]
     pub fn concurrency(name: impl Into<Arc<str>>, amount: u64) -> Limit {
         Limit { name: name.into(), amount, kind: Kind::Concurrency }
+    }
+
+    /// `found`: limits that were not stated, or that were stated too high. They are found from what the server refuses, and
+    /// only ever tighten the other limits of the gate.
+    ///
+    /// ```
+    /// # use tidegate_limit::Limit;
+    /// assert_eq!(Limit::found().name(), "found");
+    /// ```
+    #[must_use]
+    pub fn found() -> Limit {
+        Limit { name: "found".into(), amount: u64::MAX, kind: Kind::Found }
     }
 
     /// At most `amount` of `dimension` a window.
@@ -337,7 +350,7 @@ impl Limit {
     #[must_use]
     pub fn rated(&self) -> Option<(Dimension, &Window)> {
         match &self.kind {
-            Kind::Concurrency => None,
+            Kind::Concurrency | Kind::Found => None,
             Kind::Rate { dimension, window, .. } => Some((*dimension, window)),
         }
     }
@@ -351,7 +364,7 @@ impl Limit {
     #[must_use]
     pub fn when_oversize(&self) -> Oversize {
         match &self.kind {
-            Kind::Concurrency => Oversize::Refuse,
+            Kind::Concurrency | Kind::Found => Oversize::Refuse,
             Kind::Rate { oversize, .. } => *oversize,
         }
     }
@@ -392,6 +405,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Concurrency => write!(f, "{}: {} at once", self.name, self.amount),
+            Kind::Found => write!(f, "{}: as much as the server takes", self.name),
             Kind::Rate { dimension, window, .. } => {
                 write!(f, "{}: {} {dimension} ", self.name, self.amount)?;
                 match window {

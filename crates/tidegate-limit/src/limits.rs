@@ -1,7 +1,10 @@
 //! Layered limits: pure decisions at a given instant. No clock, no waiting. Called by the gate; see `gate.rs` for who
 //! waits.
 
+mod outcome;
 mod told;
+
+pub use outcome::Refusal;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,6 +13,7 @@ use crate::cost::Cost;
 use crate::error::{ConfigError, EnterError};
 use crate::hold::Hold;
 use crate::journal::{Reservation, Restored};
+use crate::learn::Ticket;
 use crate::ledger::Ledger;
 use crate::limit::{Kind, Limit};
 use crate::moment::{Moment, Wall, nanos_of, wall_nanos, wall_time};
@@ -52,7 +56,8 @@ pub struct LimitId(pub(crate) u16);
 /// ```
 #[derive(Debug)]
 pub struct Limits {
-    slots: Box<[Slot]>,
+    /// In the order they were given; the one that finds limits is the last.
+    slots: Vec<Slot>,
     setting: Setting,
     /// The latest instant seen.
     now: Moment,
@@ -68,6 +73,8 @@ pub struct Booking {
     pub(crate) cost: Cost,
     /// A limit was drained by it: how much that was is not known here.
     pub(crate) drained: bool,
+    /// What the finder knows it by.
+    pub(crate) ticket: Ticket,
 }
 
 /// Nothing was booked; this is why.
@@ -93,6 +100,13 @@ pub enum Until {
     TooLarge,
     /// Never, until the limit is resumed.
     Shut,
+}
+
+impl Booking {
+    #[inline]
+    fn new(cost: Cost, now: Moment) -> Booking {
+        Booking { at: now, marks: [Moment::ZERO; MARKS], cost, drained: false, ticket: Ticket::default() }
+    }
 }
 
 impl Until {
@@ -123,6 +137,7 @@ impl Limits {
         let wall = Wall::at(now, wall);
         let mut slots: Vec<Slot> = Vec::new();
         let mut marks = 0..MARKS as u8;
+        let mut unstated = None;
         for limit in limits {
             if slots.iter().any(|slot| slot.name == limit.name) {
                 return Err(ConfigError::Twice { limit: limit.name });
@@ -141,11 +156,19 @@ impl Limits {
                     withheld: Withheld::default(),
                     overdrawn: 0,
                 },
+                (Kind::Found, _) => {
+                    unstated = Some(limit.name);
+                    continue;
+                }
                 _ => Count::Concurrency { amount: limit.amount, used: 0 },
             };
             slots.push(Slot { name: limit.name, hold: Hold::Open, count });
         }
-        Ok(Limits { slots: slots.into(), setting: Setting { wall, margin: 0 }, now })
+        let mut limits = Limits { slots, setting: Setting { wall, margin: 0 }, now };
+        if let Some(name) = unstated {
+            limits.find_unstated(name, now);
+        }
+        Ok(limits)
     }
 
     /// The limit of that name.
@@ -227,7 +250,7 @@ impl Limits {
         let setting = self.setting;
         // Nobody can say no after the only one said yes.
         if let [only] = &mut self.slots[..] {
-            let mut booking = Booking { at: now, marks: [Moment::ZERO; MARKS], cost: cost.clone(), drained: false };
+            let mut booking = Booking::new(cost.clone(), now);
             return if only.take(&mut booking, now, setting) { Ok(booking) } else { Err(self.denial(cost, now)) };
         }
         if self.fits(cost, now) { Ok(self.book(cost.clone(), now)) } else { Err(self.denial(cost, now)) }
@@ -254,7 +277,7 @@ impl Limits {
 
     #[inline]
     fn book(&mut self, cost: Cost, now: Moment) -> Booking {
-        let mut booking = Booking { at: now, marks: [Moment::ZERO; MARKS], cost, drained: false };
+        let mut booking = Booking::new(cost, now);
         for slot in &mut self.slots {
             slot.book(&mut booking, now);
         }
@@ -266,8 +289,8 @@ impl Limits {
         let setting = self.setting;
         // Whoever said no first, those after it have not been asked: what they remember may have passed.
         self.slots.iter_mut().for_each(|slot| slot.expire(now, setting));
-        let answers =
-            self.slots.iter().enumerate().rev().filter_map(|(at, slot)| Some((at, slot.until(cost, now, setting)?)));
+        let slots = self.slots.iter_mut().enumerate().rev();
+        let answers = slots.filter_map(|(at, slot)| Some((at, slot.until(cost, now, setting)?)));
         // Of equals the first, as they are listed.
         let last = answers.max_by_key(|(_, until)| until.rank()).expect("somebody has denied it");
         Denied { limit: LimitId(last.0 as u16), until: last.1 }
@@ -283,6 +306,7 @@ impl Limits {
                 slot.hold.is_open()
                     && slot.ready_at(head.of(*dimension), extra.of(*dimension), now, setting) <= ready_at
             }
+            Count::Found(finder) => slot.hold.is_open() && finder.has_room_to_spare(),
         })
     }
 
@@ -297,8 +321,10 @@ impl Limits {
     #[inline]
     pub fn release(&mut self, booking: Booking) {
         for slot in &mut self.slots {
-            if let Count::Concurrency { used, .. } = &mut slot.count {
-                *used -= 1;
+            match &mut slot.count {
+                Count::Concurrency { used, .. } => *used -= 1,
+                Count::Found(finder) => finder.ended(booking.ticket),
+                Count::Rate { .. } => {}
             }
         }
         drop(booking);
@@ -335,6 +361,9 @@ impl Limits {
     /// assert!(limits.admit(&Cost::request(), Moment::ZERO).is_ok());
     /// ```
     pub fn refund(&mut self, booking: &mut Booking, now: Moment) {
+        if let Some(finder) = self.finder_mut() {
+            finder.withdraw(booking.ticket);
+        }
         self.settle(booking, Cost::nothing(), now);
     }
 
@@ -368,6 +397,9 @@ impl Limits {
             }
         }
         booking.at = now;
+        if let Some(finder) = self.finder_mut() {
+            finder.restamp(booking.ticket, now);
+        }
     }
 
     /// How long an entry of a strict limit counts beyond its window, from now on: a server counts arrivals, and the way

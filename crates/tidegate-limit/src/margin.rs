@@ -4,70 +4,82 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::moment::nanos_of;
+use crate::moment::{Moment, nanos_of};
 
-/// The share by which what was seen fades with each sample.
-const FADE: u64 = 512;
-
-/// Of a window, the share that may be given to the wire before the server itself says that it takes more.
+/// Of a window, the share that may be given to the wire.
 const SHARE: u32 = 40;
 
-/// The spread between the fastest and the slowest answer of late, and a quarter more, within bounds.
+/// Parts of a window that the largest lateness is kept for, one by one.
+const SLOTS_PER_WINDOW: u64 = 8;
+
+/// One more than there are in a window: they cover every entry that is still in it.
+const SLOTS: usize = SLOTS_PER_WINDOW as usize + 1;
+
+/// What is added to the largest lateness: what was seen so far is seldom the worst there is.
+const MORE: Duration = Duration::from_millis(2);
+
+/// By how much the slowest answers of the last window were later than the fastest ever, within bounds.
 ///
-/// A slow answer widens it at once; it narrows by 1/512 a sample. A refusal that should not have been doubles it.
+/// An entry that the server stamped late stays in its window longer than in ours. All that are still in the window are
+/// covered, and no longer: nothing fades, and a refusal changes nothing.
 ///
-/// Answers differ by what the server thought as well as by the wire, and nobody can tell the two apart from here. So that
-/// long thoughts do not cost a short window its quota, the spread counts up to a fortieth of the window; refusals are of
-/// the wire alone, and raise that bound.
+/// Answers differ by what the server computed as well as by the wire, and the two cannot be told apart here. So that long
+/// answers do not cost a short window its quota, the margin is at most a fortieth of the window.
 #[derive(Clone, Debug)]
 pub(crate) struct Margin {
     floor: u64,
     ceiling: u64,
-    /// As far as refusals raise the ceiling.
-    ceiling_max: u64,
-    /// Nanoseconds from sent to answered, of late.
+    /// The length of a slot.
+    slot: u64,
+    /// The least time from sent to answered, in nanoseconds.
     fastest: u64,
-    slowest: u64,
-    samples: u64,
+    /// The number of the last slot with a sample.
+    last: u64,
+    /// The slowest answer of each slot, by its number modulo `SLOTS`; zero without a sample.
+    slowest: [u64; SLOTS],
 }
 
 impl Margin {
-    pub(crate) fn new(bounds: &RangeInclusive<Duration>) -> Margin {
+    /// Within `bounds`, for limits whose shortest strict window is that long.
+    pub(crate) fn new(bounds: &RangeInclusive<Duration>, window: Option<Duration>) -> Margin {
         let floor = nanos_of(*bounds.start());
         let ceiling = nanos_of(*bounds.end()).max(floor);
-        Margin { floor, ceiling, ceiling_max: ceiling, fastest: 0, slowest: 0, samples: 0 }
+        let slot = (nanos_of(window.unwrap_or(Duration::from_secs(60))) / SLOTS_PER_WINDOW).max(1);
+        Margin { floor, ceiling, slot, fastest: u64::MAX, last: 0, slowest: [0; SLOTS] }
     }
 
-    /// Of a window like this, a fortieth at the most, until refusals say otherwise.
+    /// The same, at most a fortieth of the window.
     pub(crate) fn of_window(self, window: Duration) -> Margin {
-        let ceiling = nanos_of(window / SHARE).clamp(self.floor, self.ceiling_max);
+        let ceiling = nanos_of(window / SHARE).clamp(self.floor, self.ceiling);
         Margin { ceiling, ..self }
     }
 
-    pub(crate) fn sample(&mut self, took: Duration) {
+    /// An answer came at `now`, `took` after its request was sent.
+    pub(crate) fn sample(&mut self, took: Duration, now: Moment) {
         let took = nanos_of(took);
-        if self.samples == 0 {
-            (self.fastest, self.slowest) = (took, took);
-        } else {
-            let fade = (self.slowest - self.fastest).div_ceil(FADE);
-            self.slowest = took.max(self.slowest - fade);
-            self.fastest = took.min(self.fastest + fade).min(self.slowest);
+        self.fastest = self.fastest.min(took);
+        let number = (now.as_nanos() / self.slot).max(self.last);
+        // Slots that were skipped have no samples, and what is in their places is too old.
+        for skipped in (self.last + 1..=number).rev().take(SLOTS) {
+            self.slowest[place(skipped)] = 0;
         }
-        self.samples += 1;
-    }
-
-    /// The server refused what should have fitted.
-    pub(crate) fn refused(&mut self) {
-        let spread = (self.slowest - self.fastest).clamp(self.floor, self.ceiling).max(1_000_000);
-        self.ceiling = self.ceiling.saturating_mul(2).min(self.ceiling_max);
-        self.slowest = self.fastest.saturating_add(spread.saturating_mul(2).min(self.ceiling));
+        self.last = number;
+        let slowest = &mut self.slowest[place(number)];
+        *slowest = took.max(*slowest);
     }
 
     pub(crate) fn get(&self) -> Duration {
-        let spread = self.slowest - self.fastest;
-        // What was seen so far is seldom the worst there is.
-        Duration::from_nanos(spread.saturating_add(spread / 4).clamp(self.floor, self.ceiling))
+        let slowest = self.slowest.iter().copied().max().unwrap_or(0);
+        let lateness = match slowest.checked_sub(self.fastest) {
+            Some(lateness) => lateness.saturating_add(nanos_of(MORE)),
+            None => 0,
+        };
+        Duration::from_nanos(lateness.clamp(self.floor, self.ceiling))
     }
+}
+
+fn place(slot: u64) -> usize {
+    (slot % SLOTS as u64) as usize
 }
 
 #[cfg(test)]
@@ -78,63 +90,57 @@ mod tests {
         Duration::from_millis(millis)
     }
 
+    fn at(millis: u64) -> Moment {
+        Moment::ZERO + ms(millis)
+    }
+
     #[test]
-    fn it_follows_the_spread_within_its_bounds() {
-        let mut margin = Margin::new(&(ms(1)..=ms(250)));
+    fn it_is_the_largest_lateness_within_its_bounds() {
+        let mut margin = Margin::new(&(ms(1)..=ms(250)), Some(ms(8_000)));
         assert_eq!(margin.get(), ms(1));
-        margin.sample(ms(80));
-        assert_eq!(margin.get(), ms(1), "one answer has no spread");
-        margin.sample(ms(120));
-        assert_eq!(margin.get(), ms(50));
-        margin.sample(ms(5_000));
+        margin.sample(ms(80), at(0));
+        assert_eq!(margin.get(), ms(2), "one answer is not late");
+        margin.sample(ms(120), at(10));
+        assert_eq!(margin.get(), ms(42));
+        margin.sample(ms(70), at(20));
+        assert_eq!(margin.get(), ms(52));
+        margin.sample(ms(5_000), at(30));
         assert_eq!(margin.get(), ms(250));
     }
 
     #[test]
-    fn what_was_seen_fades() {
-        let mut margin = Margin::new(&(ms(0)..=ms(250)));
-        margin.sample(ms(10));
-        margin.sample(ms(110));
-        for _ in 0..8_000 {
-            margin.sample(ms(10));
+    fn a_late_answer_counts_as_long_as_its_request_is_in_the_window() {
+        let mut margin = Margin::new(&(ms(1)..=ms(250)), Some(ms(8_000)));
+        margin.sample(ms(50), at(100));
+        margin.sample(ms(120), at(900));
+        for second in 1..=8 {
+            margin.sample(ms(50), at(second * 1_000 + 500));
+            assert_eq!(margin.get(), ms(72), "after {second} s");
         }
-        assert!(margin.get() < ms(1), "{:?}", margin.get());
+        margin.sample(ms(50), at(9_000));
+        assert_eq!(margin.get(), ms(2));
+        // After a long silence nothing old is left.
+        margin.sample(ms(150), at(9_100));
+        margin.sample(ms(50), at(900_000));
+        assert_eq!(margin.get(), ms(2));
     }
 
     #[test]
-    fn a_refusal_doubles_it_up_to_the_ceiling() {
-        let mut margin = Margin::new(&(ms(4)..=ms(20)));
-        margin.refused();
-        assert_eq!(margin.get(), ms(10));
-        margin.refused();
-        assert_eq!(margin.get(), ms(20));
-        margin.refused();
-        assert_eq!(margin.get(), ms(20));
-    }
-
-    #[test]
-    fn thoughts_cost_a_short_window_a_fortieth_and_refusals_more() {
-        let mut margin = Margin::new(&(ms(1)..=ms(250))).of_window(ms(2_000));
-        margin.sample(ms(10));
-        margin.sample(ms(900));
+    fn long_answers_cost_a_short_window_a_fortieth() {
+        let of = |window: Duration| Margin::new(&(ms(1)..=ms(250)), Some(window)).of_window(window);
+        let mut margin = of(ms(2_000));
+        margin.sample(ms(10), at(0));
+        margin.sample(ms(900), at(1));
         assert_eq!(margin.get(), ms(50));
-        margin.refused();
-        assert_eq!(margin.get(), ms(100));
-        for _ in 0..9 {
-            margin.refused();
-        }
-        assert_eq!(margin.get(), ms(250));
-        let long = Margin::new(&(ms(1)..=ms(250))).of_window(ms(60_000));
-        assert_eq!(long.ceiling, 250_000_000);
-        let tiny = Margin::new(&(ms(1)..=ms(250))).of_window(ms(10));
-        assert_eq!(tiny.ceiling, 1_000_000);
+        assert_eq!(of(ms(60_000)).ceiling, 250_000_000);
+        assert_eq!(of(ms(10)).ceiling, 1_000_000);
     }
 
     #[test]
     fn without_bounds_to_move_in_it_stays_zero() {
-        let mut off = Margin::new(&(ms(0)..=ms(0)));
-        off.refused();
-        off.sample(ms(9));
+        let mut off = Margin::new(&(ms(0)..=ms(0)), None);
+        off.sample(ms(3), at(0));
+        off.sample(ms(9), at(0));
         assert_eq!(off.get(), ms(0));
     }
 }

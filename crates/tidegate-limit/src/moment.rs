@@ -60,6 +60,16 @@ impl Moment {
     pub(crate) fn plus(self, nanos: u64) -> Moment {
         Moment(self.0.saturating_add(nanos))
     }
+
+    /// Saturates at [`Moment::ZERO`].
+    pub(crate) fn minus(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_sub(nanos_of(duration)))
+    }
+
+    /// The time between the two, whichever is earlier.
+    pub(crate) fn distance(self, other: Moment) -> Duration {
+        Duration::from_nanos(self.0.abs_diff(other.0))
+    }
 }
 
 /// Saturates at [`Moment::NEVER`].

@@ -32,6 +32,9 @@ impl Slot {
         }
         // A probe now and then gets nobody far.
         let from = self.hold.until(now).unwrap_or(now);
+        if let Count::Found(finder) = &self.count {
+            return Some(finder.last_of(count, now).max(from));
+        }
         let Count::Rate { dimension, model, oversize, .. } = &self.count else { return Some(from) };
         let each = effective(cost.of(*dimension), *oversize, model);
         // How many fit into a window of which nothing is used.

@@ -144,6 +144,12 @@ impl State {
         }
     }
 
+    /// Looks for limits that were not stated, from now on.
+    pub(crate) fn find_limits(&mut self, now: Moment) {
+        self.limits.find_unstated("found", now);
+        self.tally.by_limit.resize(self.limits.slots().len(), Blocked::default());
+    }
+
     /// Goes in at once if nobody is first and everything fits.
     #[inline]
     pub(crate) fn enter_now(&mut self, scope: ScopeId, cost: &Cost, now: Moment) -> Result<Booking, Why> {

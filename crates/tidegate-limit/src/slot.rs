@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cost::{Cost, Dimension};
 use crate::hold::Hold;
+use crate::learn::{Finder, Ready};
 use crate::ledger::Ledger;
 use crate::limit::Oversize;
 use crate::limits::{Booking, Until};
@@ -12,6 +13,9 @@ use crate::window::{Model, Setting};
 
 /// Buckets whose refunds are exact; what is refunded to further ones errs on the safe side.
 pub(crate) const MARKS: usize = 3;
+
+/// A stated window that is used to this share explains a refusal: the request came a few milliseconds too early.
+const NEARLY_FULL: f64 = 0.9;
 
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -37,6 +41,8 @@ pub(crate) enum Count {
         /// What was booked by settling above what had been declared.
         overdrawn: u64,
     },
+    /// Limits that were not stated. There is at most one such slot, the last.
+    Found(Box<Finder>),
 }
 
 /// What the server says is gone beyond what we know of, and until when.
@@ -95,10 +101,10 @@ impl Slot {
                 };
                 fits && ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now))
             }
+            Count::Found(finder) => !held && finder.ready(now) == Ready::Now,
         }
     }
 
-    /// Books what `fits` has said yes to.
     /// [`fits`](Self::fits) and [`book`](Self::book) at once, for a limit that is asked alone.
     #[inline]
     pub(crate) fn take(&mut self, booking: &mut Booking, now: Moment, setting: Setting) -> bool {
@@ -131,6 +137,7 @@ impl Slot {
         fits
     }
 
+    /// Books what `fits` has said yes to.
     #[inline]
     pub(crate) fn book(&mut self, booking: &mut Booking, now: Moment) {
         match &mut self.count {
@@ -150,6 +157,7 @@ impl Slot {
                     ledger.spend(amount);
                 }
             }
+            Count::Found(finder) => booking.ticket = finder.sent(now),
         }
         self.hold.passed(now);
     }
@@ -162,7 +170,7 @@ impl Slot {
     }
 
     /// What has to be waited for before `cost` fits, of a limit that is up to `now`.
-    pub(crate) fn until(&self, cost: &Cost, now: Moment, setting: Setting) -> Option<Until> {
+    pub(crate) fn until(&mut self, cost: &Cost, now: Moment, setting: Setting) -> Option<Until> {
         if !self.concerns(cost) {
             return None;
         }
@@ -170,7 +178,15 @@ impl Slot {
             return Some(Until::Shut);
         }
         let held = self.hold.ready_at(now);
+        if let Count::Found(finder) = &mut self.count {
+            return match finder.ready(now) {
+                Ready::Now => held.map(Until::At),
+                Ready::At(at) => Some(Until::At(at.max(held.unwrap_or(now)))),
+                Ready::AfterAnswer => Some(Until::Release),
+            };
+        }
         match &self.count {
+            Count::Found(_) => None,
             Count::Concurrency { amount, used } if used >= amount => Some(Until::Release),
             Count::Concurrency { .. } => held.map(Until::At),
             Count::Rate { dimension, model, oversize, ledger, withheld, .. } => {
@@ -194,7 +210,7 @@ impl Slot {
     /// Whether somebody of this cost passes this limit at all.
     pub(crate) fn concerns(&self, cost: &Cost) -> bool {
         match &self.count {
-            Count::Concurrency { .. } => true,
+            Count::Concurrency { .. } | Count::Found(_) => true,
             Count::Rate { dimension, .. } => cost.of(*dimension) > 0,
         }
     }
@@ -203,6 +219,7 @@ impl Slot {
     pub(crate) fn too_large(&self, cost: &Cost) -> (u64, u64) {
         match &self.count {
             Count::Concurrency { amount, .. } => (1, *amount),
+            Count::Found(_) => (1, 1),
             Count::Rate { dimension, model, .. } => (cost.of(*dimension), model.capacity()),
         }
     }
@@ -242,6 +259,26 @@ impl Slot {
             if let Some(ledger) = ledger {
                 ledger.give_back(booked - actual, booking.at);
             }
+        }
+    }
+
+    /// Whether it is a strict window that has no or hardly any room, as seen by `cost`.
+    pub(crate) fn is_nearly_full(&self, cost: &Cost) -> bool {
+        match &self.count {
+            Count::Rate { dimension, model: Model::Strict(log), .. } if cost.of(*dimension) > 0 => {
+                log.used() as f64 >= NEARLY_FULL * log.amount() as f64
+            }
+            Count::Rate { .. } | Count::Concurrency { .. } | Count::Found(_) => false,
+        }
+    }
+
+    /// The server did not count the entry: a strict window does not, either. A day's quota and what flows into a bucket are
+    /// left as they are, on the safe side.
+    pub(crate) fn unbook(&mut self, booking: &Booking, now: Moment) {
+        if let Count::Rate { dimension, model: model @ Model::Strict(_), oversize, ledger: None, .. } = &mut self.count
+        {
+            let amount = effective(booking.cost.of(*dimension), *oversize, model);
+            model.unbook(amount, booking.at, booking.at, now);
         }
     }
 }

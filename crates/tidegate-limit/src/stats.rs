@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::learn::Found;
 use crate::moment::Moment;
 use crate::pump::{Blocker, State};
 use crate::slot::Count;
@@ -62,6 +63,8 @@ pub struct Snapshot {
     pub blocked_by_scopes_for: Duration,
     /// Each limit.
     pub limits: Vec<LimitSnapshot>,
+    /// The limits that were found, beyond those that were stated; `None` if they are not looked for.
+    pub found: Option<Found>,
     /// Each scope, the one without a cap first.
     pub scopes: Vec<ScopeSnapshot>,
 }
@@ -175,6 +178,7 @@ impl Snapshot {
             }),
             blocked_by_scopes_for: tally.by_scopes + still(Blocker::Scopes),
             limits: limits.collect(),
+            found: state.limits.found(now),
             scopes: scopes.collect(),
         }
     }
@@ -186,6 +190,11 @@ impl LimitSnapshot {
         let slot = limits.slot(id);
         let (dimension, amount, used, remaining, next_reset, overdrawn) = match &slot.count {
             Count::Concurrency { amount, used } => (None, *amount, *used, amount.saturating_sub(*used), None, 0),
+            Count::Found(finder) => {
+                let found = finder.found(now);
+                let amount = found.window.map(|window| window.amount).or(found.in_flight).unwrap_or(0);
+                (Some("found".to_owned()), amount, 0, 0, None, 0)
+            }
             Count::Rate { dimension, model, withheld, overdrawn, .. } => {
                 let used = model.used(now);
                 let remaining = model.capacity().saturating_sub(used).saturating_sub(withheld.at(now));

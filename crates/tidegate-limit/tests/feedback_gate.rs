@@ -1,11 +1,10 @@
-//! Feedback and adaptive limits at work on a gate, in virtual time, against models of servers.
+//! Feedback at work on a gate, in virtual time, against models of servers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
-use tidegate_limit::adaptive::{Aimd, Gradient, Outcome, Tuner};
 use tidegate_limit::feedback::{Listener, Provider, Verdict};
 use tidegate_limit::{Cost, Dimension, EnterError, Gate, Limit, LoopTimer};
 use tidegate_loop::{EventLoop, LoopHandle, gather_all, sleep, spawn};
@@ -233,90 +232,4 @@ fn late_answers_with_old_counters_do_not_throw_quota_away() {
             assert_eq!(gate.stats().limit("rpm").unwrap().remaining, 100);
         })
         .unwrap();
-}
-
-/// Sixteen at once, served in 0.4 to 0.6 s; who comes when `queue` wait is refused.
-struct Server {
-    under_way: Cell<usize>,
-    free: tidegate_sync::Semaphore,
-    queue: usize,
-    served: Cell<u64>,
-}
-
-impl Server {
-    async fn serve(&self, salt: u64) -> Outcome {
-        if self.under_way.get() >= 16 + self.queue {
-            sleep(Duration::from_millis(10)).await;
-            return Outcome::Overloaded;
-        }
-        self.under_way.set(self.under_way.get() + 1);
-        let permit = self.free.acquire().await.unwrap();
-        sleep(Duration::from_millis(400 + salt * 37 % 200)).await;
-        drop(permit);
-        self.under_way.set(self.under_way.get() - 1);
-        self.served.set(self.served.get() + 1);
-        Outcome::Served
-    }
-}
-
-/// Keeps a gate of 200 busy for 200 s with a hundred workers; the limits seen in the last 100 s, and the share of what
-/// the server could have served in them.
-fn tuned(queue: usize, tuner: fn(&Gate) -> Tuner) -> (usize, usize, f64) {
-    EventLoop::simulated(1)
-        .run_until_complete(async move {
-            let gate = Gate::builder().limit(Limit::concurrency("global", 200)).build().unwrap();
-            let tuner = Rc::new(tuner(&gate));
-            let free = tidegate_sync::Semaphore::new(16);
-            let server = Rc::new(Server { under_way: Cell::new(0), free, queue, served: Cell::new(0) });
-            let (began, seen) = (now(), Rc::new(RefCell::new((usize::MAX, 0))));
-            let tasks: Vec<_> = (0..100)
-                .map(|worker| {
-                    let (gate, tuner) = (gate.clone(), Rc::clone(&tuner));
-                    let (server, seen) = (Rc::clone(&server), Rc::clone(&seen));
-                    spawn(async move {
-                        let mut salt = worker;
-                        while now() - began < secs(200) {
-                            salt += 7;
-                            let mut lease = gate.enter(gate.unscoped(), Cost::request()).await.unwrap();
-                            let sent = now();
-                            lease.sent();
-                            let outcome = server.serve(salt).await;
-                            tuner.sample(now() - sent, outcome);
-                            if now() - began >= secs(100) {
-                                let (low, high) = *seen.borrow();
-                                *seen.borrow_mut() = (low.min(tuner.limit()), high.max(tuner.limit()));
-                            }
-                        }
-                    })
-                })
-                .collect();
-            sleep(secs(100)).await;
-            let before = server.served.get();
-            gather_all(tasks).await;
-            let took = (now() - began - secs(100)).as_secs_f64();
-            let (low, high) = *seen.borrow();
-            assert_eq!(gate.stats().limit("global").unwrap().amount, tuner.limit() as u64);
-            (low, high, (server.served.get() - before) as f64 / (took * 16.0 / 0.5))
-        })
-        .unwrap()
-}
-
-#[test]
-fn aimd_resizes_the_gate_to_what_the_server_takes() {
-    let (low, high, share) = tuned(0, |gate| Tuner::new(gate, "global", Aimd::new(4, 1..=200)).unwrap());
-    assert!(low >= 13 && high <= 17, "{low}..={high}");
-    assert!(share > 0.9, "{share}");
-}
-
-#[test]
-fn gradient_resizes_the_gate_to_where_queueing_begins() {
-    let (low, high, share) = tuned(1_000, |gate| Tuner::new(gate, "global", Gradient::new(4, 1..=200)).unwrap());
-    assert!(low >= 7 && high <= 28, "{low}..={high}");
-    assert!(share > 0.9, "{share}");
-}
-
-#[test]
-fn a_tuner_needs_a_limit_that_is_there() {
-    let gate = Gate::builder().limit(Limit::rpm(1)).build().unwrap();
-    assert!(Tuner::new(&gate, "global", Aimd::new(4, 1..=200)).is_err());
 }

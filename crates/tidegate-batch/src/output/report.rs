@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_limit::Snapshot;
 use tidegate_pdf::Confinement;
 
+use crate::found::FoundReport;
 use crate::question::Usage;
 
 /// The format's name and version.
@@ -32,6 +33,9 @@ pub struct Report {
     pub totals: Totals,
     /// Each limit.
     pub limits: Vec<LimitReport>,
+    /// The limits that were found, beyond those that were stated.
+    #[serde(default)]
+    pub found: Option<FoundReport>,
     /// The most requests under way at once.
     pub peak_in_flight: u64,
     /// Each file, in the order they were given.
@@ -131,6 +135,7 @@ impl Report {
 
     pub(crate) fn set_limits(&mut self, stats: &Snapshot) {
         self.peak_in_flight = stats.peak;
+        self.found = stats.found.map(FoundReport::from);
         self.limits = stats
             .limits
             .iter()
@@ -174,10 +179,17 @@ impl Report {
         held.sort_by(|a, b| b.blocked_seconds.total_cmp(&a.blocked_seconds));
         if !held.is_empty() {
             let each = held.iter().map(|limit| {
+                if limit.name == "found" {
+                    return format!("the server for {}", brief(Duration::from_secs_f64(limit.blocked_seconds)));
+                }
                 let amount = if limit.amount > 0 { format!(" {}", grouped(limit.amount)) } else { String::new() };
                 format!("{}{amount} for {}", limit.name, brief(Duration::from_secs_f64(limit.blocked_seconds)))
             });
             let _ = writeln!(out, "held up by: {}", each.collect::<Vec<_>>().join(", "));
+        }
+        if let Some(found) = self.found.as_ref().filter(|found| found.in_flight.is_some() || found.per_second.is_some())
+        {
+            let _ = writeln!(out, "found: {}", found.text);
         }
         if totals.skipped > 0 {
             let (pages, them) = if totals.skipped == 1 { ("page has", "it") } else { ("pages have", "them") };

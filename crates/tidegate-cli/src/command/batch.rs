@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
-use tidegate_batch::{Caller, Look, Pace, Quotas};
+use tidegate_batch::{Caller, FoundReport, Look, Pace, Quotas};
 use tidegate_http::Client;
 use tidegate_limit::{Admission, Snapshot};
 use tidegate_loop::signal::{Signal, SignalKind, signal};
 use tidegate_loop::spawn;
 
 use super::Done;
-use super::limits::{LimitArgs, SharedArgs};
+use super::limits::{Concurrency, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use crate::progress::{self, ProgressArg, Reporter, Run, Scene, Unit};
 use crate::terminal;
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Requests under way at once; --global-concurrency unless given
+    /// Requests in flight at once; the same as --global-concurrency
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_in_flight: Option<u64>,
 
@@ -125,7 +125,9 @@ impl TryFrom<Args> for Config {
         }
         args.server.address.key(dialect)?;
         let mut limits = args.limits;
-        limits.global_concurrency = args.max_in_flight.unwrap_or(limits.global_concurrency);
+        if let Some(in_flight) = args.max_in_flight {
+            limits.global_concurrency = Concurrency::AtMost(in_flight);
+        }
         let quotas = limits
             .quotas(limits.rpd.filter(|_| args.shared.limits.is_none()).map(|_| state_folder(&output)).transpose()?);
         let earlier = match (args.fresh, args.retry_failed) {
@@ -144,7 +146,7 @@ impl TryFrom<Args> for Config {
             quotas,
             shared: args.shared,
             server: args.server,
-            connections: usize::try_from(limits.global_concurrency).unwrap_or(usize::MAX),
+            connections: usize::try_from(limits.global_concurrency.most()).unwrap_or(usize::MAX),
             // Where results go to the terminal, nothing can be drawn in place.
             progress: match (&output, args.progress) {
                 (Output::Stdout, ProgressArg::Auto) if terminal::out_is_terminal() => ProgressArg::Plain,
@@ -282,6 +284,7 @@ impl Run for Flow {
             stopping: self.stop.is_told(),
             gauges: progress::gauges(&gate),
             queue: progress::queue(&gate),
+            found: progress::found(&gate),
             ..Scene::default()
         }
     }
@@ -291,6 +294,7 @@ impl Run for Flow {
         json!({
             "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
             "already": now.already, "in_flight": gate.current, "waiting_for": gate.blocked_by,
+            "found": gate.found.map(FoundReport::from),
             "remaining": self.remaining(&now, &gate), "stopping": self.stop.is_told(),
         })
     }

@@ -47,9 +47,9 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_enum, default_value_t = WindowArg::Strict)]
     pub(crate) window: WindowArg,
 
-    /// Requests under way at once, over all files
-    #[arg(long, value_name = "N", default_value_t = GLOBAL_CONCURRENCY, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) global_concurrency: u64,
+    /// Requests in flight at once, over all files; auto: as many as the server takes, up to 200
+    #[arg(long, value_name = "auto|N", default_value = "auto")]
+    pub(crate) global_concurrency: Concurrency,
 
     /// Where the provider's day begins at midnight
     #[arg(long, value_name = "ZONE", default_value = "America/Los_Angeles")]
@@ -58,6 +58,34 @@ pub(crate) struct LimitArgs {
     /// How long a minute is, for rehearsals against a provider with shorter ones
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration, hide_short_help = true)]
     pub(crate) minute: Duration,
+}
+
+/// How many requests are in flight at once. In both cases fewer, if the server refuses more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Concurrency {
+    Auto,
+    AtMost(u64),
+}
+
+impl Concurrency {
+    pub(crate) fn most(self) -> u64 {
+        match self {
+            Concurrency::Auto => GLOBAL_CONCURRENCY,
+            Concurrency::AtMost(most) => most,
+        }
+    }
+}
+
+impl FromStr for Concurrency {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Concurrency, String> {
+        match text.parse() {
+            Ok(most) if most > 0 => Ok(Concurrency::AtMost(most)),
+            Err(_) if text == "auto" => Ok(Concurrency::Auto),
+            _ => Err("auto, or a number above 0".into()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,7 +115,7 @@ impl LimitArgs {
             window,
             minute: self.minute,
             day_zone: self.day_zone.as_str().into(),
-            global_concurrency: self.global_concurrency,
+            global_concurrency: self.global_concurrency.most(),
             file,
         }
     }
@@ -226,6 +254,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn concurrency_is_found_or_stated() {
+        assert_eq!("auto".parse(), Ok(Concurrency::Auto));
+        assert_eq!("30".parse(), Ok(Concurrency::AtMost(30)));
+        for text in ["", "0", "-1", "many"] {
+            assert!(text.parse::<Concurrency>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_lost_redis_stops_or_leaves_a_share() {

@@ -83,7 +83,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
                 input: args.tokens_per_request.unwrap_or(1_000),
                 output: args.answer_tokens.unwrap_or(ANSWER_TOKENS),
             };
-            (vec![part(Path::new("requests"), Requests::Alike { count, tokens }, args.limits.global_concurrency)], 1)
+            (
+                vec![part(
+                    Path::new("requests"),
+                    Requests::Alike { count, tokens },
+                    args.limits.global_concurrency.most(),
+                )],
+                1,
+            )
         }
         None => files(&args)?,
     };
@@ -117,7 +124,7 @@ fn files(args: &Args) -> anyhow::Result<(Vec<Part>, usize)> {
             tokens.input = args.tokens_per_request.unwrap_or(tokens.input);
             tokens.output = args.answer_tokens.unwrap_or(tokens.output);
         }
-        parts.push(part(path, Requests::Each(costs), args.limits.global_concurrency));
+        parts.push(part(path, Requests::Each(costs), args.limits.global_concurrency.most()));
     }
     if documents.is_empty() {
         return Ok((parts, lists.len()));

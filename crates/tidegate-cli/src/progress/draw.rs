@@ -98,6 +98,7 @@ impl Line {
 /// The whole display, at most as many lines as there are rows, less two for what is said above it.
 pub(crate) fn draw(scene: &Scene, size: Size, style: Style) -> Vec<String> {
     let mut below = gauges(scene, size, style);
+    below.extend(found(scene, size, style));
     below.push(queue(scene, size, style));
     let mut lines = vec![overall(scene, size, style)];
     let room = size.rows.saturating_sub(2).max(1);
@@ -247,6 +248,13 @@ fn fullness(gauge: &Gauge) -> Paint {
     }
 }
 
+/// `  found: 600 requests per minute (state it with --rpm 600)`
+fn found(scene: &Scene, size: Size, style: Style) -> Option<String> {
+    let mut line = Line::new(size, style);
+    line.push("  ", Paint::Plain).push(scene.found.as_deref()?, Paint::Warn);
+    Some(line.done())
+}
+
 /// `  12 under way, 38 wait for rpm: room in 4 s`
 fn queue(scene: &Scene, size: Size, style: Style) -> String {
     let mut line = Line::new(size, style);
@@ -264,6 +272,7 @@ fn queue(scene: &Scene, size: Size, style: Style) -> String {
         line.push(&format!(", {} wait", scene.queue.waiting), Paint::Plain);
     }
     match &scene.queue.blocked_by {
+        Some(Blocker::Found) => drop(line.push(" for the server", Paint::Warn)),
         Some(Blocker::Files) => drop(line.push(" for pages of their own files", Paint::Plain)),
         Some(Blocker::Limit(name)) => {
             line.push(&format!(" for {name}"), Paint::Warn);
@@ -410,6 +419,18 @@ mod tests {
         paused.gauges[0].shut = Some("the account is out of credit".to_owned());
         let text = draw(&paused, size(100, 24), PLAIN).join("\n");
         assert!(text.contains("━ shut") && text.contains("wait for rpm: the account is out of credit"), "{text}");
+    }
+
+    #[test]
+    fn a_limit_that_was_found_has_a_line() {
+        let mut found = scene();
+        found.found = Some("found: 10 requests per second".to_owned());
+        found.queue.blocked_by = Some(Blocker::Found);
+        let lines = draw(&found, size(100, 24), PLAIN);
+        assert_eq!(
+            lines[lines.len() - 2..],
+            ["  found: 10 requests per second", "  12 under way, 38 wait for the server"]
+        );
     }
 
     #[test]

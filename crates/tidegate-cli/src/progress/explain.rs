@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
 
 use super::scene::{File, Scene, State, Unit};
-use super::{Reporter, Run, Way, gauges, queue};
+use super::{Reporter, Run, Way, found, gauges, queue};
 use crate::terminal::{self, escape};
 
 impl Reporter {
@@ -97,6 +97,7 @@ fn scene(progress: &Progress) -> Scene {
         files: progress.files.iter().map(file).collect(),
         gauges: gauges(&progress.gate),
         queue: queue(&progress.gate),
+        found: found(&progress.gate),
     }
 }
 

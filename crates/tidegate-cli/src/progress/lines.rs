@@ -22,6 +22,7 @@ pub(crate) fn progress(scene: &Scene) -> String {
         line += &format!(", {} under way", scene.queue.under_way);
     }
     match &scene.queue.blocked_by {
+        Some(Blocker::Found) => line += &format!("; {} wait for the server", scene.queue.waiting),
         Some(Blocker::Files) => line += &format!("; {} wait for pages of their own files", scene.queue.waiting),
         Some(Blocker::Limit(name)) => {
             line += &format!("; {} wait for {name}", scene.queue.waiting);
@@ -30,6 +31,9 @@ pub(crate) fn progress(scene: &Scene) -> String {
             }
         }
         None => {}
+    }
+    if let Some(found) = &scene.found {
+        line += &format!("; {found}");
     }
     line
 }
@@ -55,6 +59,19 @@ mod tests {
         };
         let line =
             "37 of 120 pages, 2 failed, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)";
+        assert_eq!(progress(&scene), line);
+    }
+
+    #[test]
+    fn a_line_says_which_limit_was_found() {
+        let scene = Scene {
+            pages: 9,
+            done: 3,
+            queue: Queue { under_way: 1, waiting: 5, blocked_by: Some(Blocker::Found) },
+            found: Some("found: 10 requests per second".to_owned()),
+            ..Scene::default()
+        };
+        let line = "3 of 9 pages, 1 under way; 5 wait for the server; found: 10 requests per second";
         assert_eq!(progress(&scene), line);
     }
 

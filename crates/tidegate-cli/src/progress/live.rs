@@ -1,13 +1,58 @@
 //! What a gate shows in a scene.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use tidegate_limit::{LimitSnapshot, Snapshot};
+use tidegate_limit::{Found, FoundState, LimitSnapshot, Snapshot};
 
+use super::figures::time;
 use super::scene::{Blocker, Gauge, Queue};
 
+/// The name of what finds limits.
+const FOUND: &str = "found";
+
+/// A search that takes less is not shown: most end within a second.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// A server that refuses for this long may do so for ever.
+const SUSPICIOUS_AFTER: Duration = Duration::from_secs(300);
+
+/// What is known and done about limits that were not stated, if it is worth a line.
+pub(crate) fn found(gate: &Snapshot) -> Option<String> {
+    let found = gate.found?;
+    match found.state {
+        FoundState::Down { down_for, next_in } => {
+            Some(format!("no answer for {}; next attempt in {}; nothing is lost", time(down_for), time(next_in)))
+        }
+        FoundState::Searching { refused_for, probes, .. } if refused_for >= SUSPICIOUS_AFTER => Some(format!(
+            "refused for {}, {probes} probes: the quota may be used up or zero; still trying once per minute",
+            time(refused_for)
+        )),
+        FoundState::Searching { refused_for, next_in, .. } if refused_for >= SHOWN_AFTER => {
+            Some(format!("refused for {}; one probe at a time, next in {}", time(refused_for), time(next_in)))
+        }
+        FoundState::Waiting { remaining } if remaining >= SHOWN_AFTER => {
+            Some(format!("the server asks to wait {} (Retry-After)", time(remaining)))
+        }
+        _ => found.is_any().then(|| limits(&found)),
+    }
+}
+
+/// `found: 600 requests per minute (state it with --rpm 600)`
+fn limits(found: &Found) -> String {
+    let from = if found.remembered { "from the last run" } else { "found" };
+    let mut options = Vec::new();
+    if let Some(window) = found.window.filter(|window| !window.is_pace && window.nominal().as_secs() == 60) {
+        options.push(format!("--rpm {}", window.amount));
+    }
+    options.extend(found.in_flight.map(|in_flight| format!("--global-concurrency {in_flight}")));
+    match options.is_empty() {
+        true => format!("{from}: {found}"),
+        false => format!("{from}: {found} (state it with {})", options.join(" ")),
+    }
+}
+
 pub(crate) fn gauges(gate: &Snapshot) -> Vec<Gauge> {
-    gate.limits.iter().map(|limit| gauge(limit, gate)).collect()
+    gate.limits.iter().filter(|limit| limit.name != FOUND).map(|limit| gauge(limit, gate)).collect()
 }
 
 pub(crate) fn queue(gate: &Snapshot) -> Queue {
@@ -16,6 +61,7 @@ pub(crate) fn queue(gate: &Snapshot) -> Queue {
         waiting: gate.waiting as u64,
         blocked_by: gate.blocked_by.as_ref().map(|name| match name.as_str() {
             "scopes" => Blocker::Files,
+            FOUND => Blocker::Found,
             name => Blocker::Limit(name.to_owned()),
         }),
     }
@@ -31,5 +77,55 @@ fn gauge(limit: &LimitSnapshot, gate: &Snapshot) -> Gauge {
         back_in: from_now(limit.next_reset),
         held_for: from_now(limit.held_until),
         shut: limit.shut.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_limit::{Cost, FoundWindow, Gate, Limit};
+
+    fn line(found: Found) -> Option<String> {
+        let gate = Gate::builder().limit(Limit::found()).build().unwrap();
+        let mut stats = gate.stats();
+        stats.found = Some(found);
+        super::found(&stats)
+    }
+
+    #[test]
+    fn what_was_found_is_said_with_the_option_that_states_it() {
+        let window = |amount, millis| FoundWindow { amount, length: Duration::from_millis(millis), is_pace: false };
+        let with = |window| Found { window: Some(window), ..Found::default() };
+        assert_eq!(line(Found::default()), None);
+        assert_eq!(line(with(window(10, 1_020))).unwrap(), "found: 10 requests per second");
+        let minute = line(with(window(600, 60_100))).unwrap();
+        assert_eq!(minute, "found: 600 requests per minute (state it with --rpm 600)");
+        let cap = line(Found { in_flight: Some(20), ..Found::default() }).unwrap();
+        assert_eq!(cap, "found: 20 requests in flight (state it with --global-concurrency 20)");
+        let pace = line(with(FoundWindow { is_pace: true, ..window(8, 500) })).unwrap();
+        assert_eq!(pace, "found: about 16 requests per second; no fixed window fits");
+        let remembered = line(Found { remembered: true, ..with(window(10, 1_020)) }).unwrap();
+        assert_eq!(remembered, "from the last run: 10 requests per second");
+    }
+
+    #[test]
+    fn what_is_waited_for_is_said() {
+        let secs = Duration::from_secs;
+        let line = |state| line(Found { state, ..Found::default() });
+        let searching = |refused_for| FoundState::Searching { refused_for, next_in: secs(12), probes: 31 };
+        assert_eq!(line(searching(Duration::from_millis(300))), None);
+        assert_eq!(line(searching(secs(34))).unwrap(), "refused for 34 s; one probe at a time, next in 12 s");
+        assert!(line(searching(secs(300))).unwrap().contains("31 probes: the quota may be used up or zero"));
+        let waiting = line(FoundState::Waiting { remaining: secs(20) }).unwrap();
+        assert_eq!(waiting, "the server asks to wait 20 s (Retry-After)");
+        let down = line(FoundState::Down { down_for: secs(12), next_in: secs(2) }).unwrap();
+        assert_eq!(down, "no answer for 12 s; next attempt in 2 s; nothing is lost");
+    }
+
+    #[test]
+    fn what_finds_limits_is_not_a_limit_with_a_bar() {
+        let gate = Gate::builder().limit(Limit::rpm(60)).limit(Limit::found()).build().unwrap();
+        drop(gate.try_enter(gate.unscoped(), Cost::request()));
+        assert_eq!(gauges(&gate.stats()).iter().map(|gauge| &*gauge.name).collect::<Vec<_>>(), ["rpm"]);
     }
 }

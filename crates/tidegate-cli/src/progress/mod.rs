@@ -26,7 +26,7 @@ use tidegate_limit::feedback::PROBED_BEYOND;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
-pub(crate) use live::{gauges, queue};
+pub(crate) use live::{found, gauges, queue};
 pub(crate) use scene::{Scene, Unit};
 use screen::{Screen, size};
 

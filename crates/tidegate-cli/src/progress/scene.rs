@@ -22,6 +22,8 @@ pub(crate) struct Scene {
     pub(crate) files: Vec<File>,
     pub(crate) gauges: Vec<Gauge>,
     pub(crate) queue: Queue,
+    /// What is known and done about limits that were not stated.
+    pub(crate) found: Option<String>,
 }
 
 /// What is counted.
@@ -92,6 +94,8 @@ pub(crate) enum Blocker {
     Limit(String),
     /// Each waits until a page of its own file is back.
     Files,
+    /// A limit that was not stated: `Scene::found` says more.
+    Found,
 }
 
 impl Scene {

@@ -1,18 +1,21 @@
 //! A gate that listens to what the server says: the one place where feedback meets a clock and a gate.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 
 use super::steering::{Action, Steering, Timing};
-use super::{Feedback, Headers, Provider, Verdict};
+use super::{Feedback, Headers, Per, Provider, Unit, Verdict};
 use crate::gate::Gate;
+use crate::lease::Lease;
+use crate::limits::Refusal;
 
 /// Reads each answer, tells the gate what follows for everybody, and says what follows for the request itself.
+///
+/// A gate that is listened for finds limits that were not stated, or that were stated too high: it has
+/// [`Limit::found`](crate::Limit::found). For that, what became of each request has to be [reported](Self::report).
 ///
 /// ```
 /// use tidegate_limit::feedback::{Listener, Provider, Verdict};
@@ -29,6 +32,7 @@ use crate::gate::Gate;
 /// # let body = br#"{"error":{"type":"tokens","message":"Rate limit reached on tokens per min (TPM)."}}"#;
 /// // … the answer comes …
 /// let feedback = listener.on_answer(sent, status, &headers, body);
+/// listener.report(&mut lease, &feedback);
 /// assert!(feedback.verdict.may_retry());
 ///
 /// // Nobody gets past that limit for 20 s; no other limit is touched.
@@ -40,24 +44,18 @@ use crate::gate::Gate;
 pub struct Listener {
     gate: Gate,
     provider: Provider,
-    state: Mutex<State>,
-}
-
-struct State {
-    steering: Steering,
-    /// SplitMix64: back-off needs spread, not secrecy.
-    random: u64,
+    steering: Mutex<Steering>,
 }
 
 impl Listener {
     /// Listens to `provider` for `gate`, by the names its limits have; see [`Steering::new`].
     pub fn new(gate: &Gate, provider: Provider) -> Listener {
+        gate.find_limits();
         let steering = Steering::new(gate.stats().limits.into_iter().map(|limit| limit.name));
-        let random = RandomState::new().build_hasher().finish();
-        Listener { gate: gate.clone(), provider, state: Mutex::new(State { steering, random }) }
+        Listener { gate: gate.clone(), provider, steering: Mutex::new(steering) }
     }
 
-    /// The same with another steering: other names, another back-off.
+    /// The same with another steering: other names.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Listener, Per, Provider, Steering, Unit, Which};
@@ -69,19 +67,12 @@ impl Listener {
     /// ```
     #[must_use]
     pub fn with_steering(self, steering: Steering) -> Listener {
-        self.state().steering = steering;
+        *self.steering() = steering;
         self
     }
 
-    /// The same with random numbers from a seed: equal runs back off equally.
-    #[must_use]
-    pub fn with_seed(self, seed: u64) -> Listener {
-        self.state().random = seed;
-        self
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn steering(&self) -> MutexGuard<'_, Steering> {
+        self.steering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The gate's clock: take `sent` from it.
@@ -129,18 +120,43 @@ impl Listener {
         self.follow(sent, feedback);
     }
 
+    /// Reports to the gate what became of a request whose answer is `feedback`: whether a limit refused it, and whether the
+    /// server is there. Returns what follows for the request.
+    ///
+    /// ```
+    /// use tidegate_limit::feedback::{Listener, Provider};
+    /// # use tidegate_limit::{Cost, Gate, Limit};
+    /// # let gate = Gate::builder().limit(Limit::concurrency("global", 200)).build().unwrap();
+    /// let listener = Listener::new(&gate, Provider::OpenAi);
+    /// let mut lease = gate.try_enter(gate.unscoped(), Cost::request()).unwrap();
+    /// let sent = listener.now();
+    /// lease.sent();
+    /// let feedback = listener.on_answer(sent, 429, &[("retry-after", "20")], b"");
+    /// let report = listener.report(&mut lease, &feedback);
+    /// assert_eq!(report.wait.unwrap().as_secs(), 20, "this request waits; others may go");
+    /// ```
+    pub fn report(&self, lease: &mut Lease, feedback: &Feedback) -> Report {
+        let mut report = Report::default();
+        match &feedback.verdict {
+            verdict if self.steering().takes_care_of(verdict) => {}
+            Verdict::Wait { delay, .. } => {
+                lease.refused(refusal(feedback, Some(*delay)));
+                report.wait = Some(*delay);
+            }
+            Verdict::BackOff { .. } => lease.refused(refusal(feedback, None)),
+            Verdict::Overloaded { .. } => report.down_for = lease.failed(),
+            Verdict::Other { status } if is_absent(*status) => report.down_for = lease.failed(),
+            // A day's quota, an account without credit: no limit of this kind.
+            Verdict::Park { .. } | Verdict::Stop(_) => {}
+            Verdict::Proceed | Verdict::TooLarge { .. } | Verdict::Other { .. } => lease.served(),
+        }
+        report
+    }
+
     fn follow(&self, sent: Instant, feedback: &Feedback) -> Vec<Action> {
         let answered = self.now();
         let timing = Timing { sent: sent.min(answered), answered, answered_wall: self.wall() };
-        let actions = {
-            let mut state = self.state();
-            state.random = state.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let random = mix(state.random);
-            state.steering.on_feedback(feedback, timing, random)
-        };
-        if came_too_close(feedback, &actions) {
-            self.gate.refused();
-        }
+        let actions = self.steering().on_feedback(feedback, timing);
         actions.iter().for_each(|action| self.carry_out(action, timing.sent));
         actions
     }
@@ -168,16 +184,26 @@ impl Listener {
     }
 }
 
-/// What the gate let through should have fitted; if it did not, it came too close to the one before.
-pub(crate) fn came_too_close(feedback: &Feedback, actions: &[Action]) -> bool {
-    let throttled = matches!(feedback.verdict, Verdict::Wait { .. } | Verdict::BackOff { .. });
-    throttled && actions.iter().any(|action| matches!(action, Action::Pause { .. }))
+/// Gateways answer so for a server that is not there.
+fn is_absent(status: u16) -> bool {
+    matches!(status, 502 | 504)
 }
 
-fn mix(state: u64) -> u64 {
-    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// What a refusal says about the limit that refused.
+fn refusal(feedback: &Feedback, delay: Option<Duration>) -> Refusal {
+    let per_minute = |quota: &&super::Quota| quota.which == super::Which::new(Unit::Requests, Per::Minute);
+    let capacity = feedback.quotas.iter().find(per_minute).and_then(|quota| quota.capacity);
+    Refusal { delay, window: capacity.map(|capacity| (capacity, Duration::from_secs(60))) }
+}
+
+/// What follows from an answer for its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// How long this request has to wait before it is tried again, because the server says so.
+    pub wait: Option<Duration>,
+    /// For how long the server has been down, if it is.
+    pub down_for: Option<Duration>,
 }
 
 impl fmt::Debug for Listener {

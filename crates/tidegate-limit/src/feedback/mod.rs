@@ -39,8 +39,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use headers::Headers;
-pub use listener::Listener;
-pub(crate) use listener::came_too_close;
+pub use listener::{Listener, Report};
 pub use steering::{Action, PROBE_FIRST, PROBE_RAREST, PROBED_BEYOND, Steering, Timing};
 pub use time::DELAY_MAX;
 

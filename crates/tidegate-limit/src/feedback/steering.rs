@@ -1,4 +1,4 @@
-//! From what servers say to what a gate is told. Pure: time and chance are arguments; see `listener.rs` for who asks.
+//! From what servers say to the next action of a gate. Pure: time is an argument; see `listener.rs` for the caller.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use jiff::Timestamp;
 
 use super::time::{DELAY_MAX, until};
 use super::{Feedback, Per, Quota, Unit, Verdict, Which};
-use crate::backoff::Backoff;
 
 /// A delay beyond this is sat out with a probe now and then: a server that is wrong by hours must not cost hours.
 pub const PROBED_BEYOND: Duration = Duration::from_secs(10 * 60);
@@ -77,15 +76,15 @@ pub struct Timing {
 ///
 /// | verdict | what the gate is told |
 /// |---|---|
-/// | [`Wait`](Verdict::Wait) | the limits named are paused for the delay, for everybody; beyond 10 minutes they are parked |
-/// | [`BackOff`](Verdict::BackOff) | the same, for a delay with full jitter that doubles with each refusal in a row |
+/// | [`Wait`](Verdict::Wait) | limits of tokens or of a day that the gate has are paused for the delay if the server names them; beyond 10 minutes a limit is parked; otherwise nothing: see [`Listener::report`](super::Listener::report) |
+/// | [`BackOff`](Verdict::BackOff) | nothing: see [`Listener::report`](super::Listener::report) |
 /// | [`Park`](Verdict::Park) | the limits are parked until the quota comes back; one probe after a minute, then after 2, 4, … up to 60 minutes; one that is served ends it |
-/// | [`Overloaded`](Verdict::Overloaded) | with a delay everybody is paused, beyond 10 minutes parked; without, nobody: who was refused backs off alone, and adaptive limits shrink |
+/// | [`Overloaded`](Verdict::Overloaded) | with a delay everything is paused, beyond 10 minutes parked; without, nothing: the request backs off alone |
 /// | [`Stop`](Verdict::Stop) | the gate is shut: who waits is told why |
 /// | [`Proceed`](Verdict::Proceed), [`TooLarge`](Verdict::TooLarge), [`Other`](Verdict::Other) | nothing |
 ///
 /// If an answer names no limit, or one that the gate does not have, it is the one every request passes: requests a
-/// minute. Refusals of requests that were sent before the last pause began do not count again. What the headers say is
+/// minute. Refusals of requests that were sent before the last one came do not count again. What the headers say is
 /// left tightens the limit of that name; since answers are late by as long as the model thinks, what has come back since
 /// the request was sent is added in.
 ///
@@ -101,7 +100,7 @@ pub struct Timing {
 /// let feedback = Provider::Anthropic.read(429, &headers, body, wall);
 ///
 /// let timing = Timing { sent: now, answered: now, answered_wall: wall };
-/// let actions = steering.on_feedback(&feedback, timing, 0);
+/// let actions = steering.on_feedback(&feedback, timing);
 /// assert_eq!(actions, [Action::Pause { limit: "tpm".into(), delay: Duration::from_secs(20) }]);
 /// ```
 #[derive(Clone, Debug)]
@@ -110,7 +109,6 @@ pub struct Steering {
     limits: Vec<Arc<str>>,
     /// Which of them a server's limit is; all of them are in `limits`.
     bindings: Vec<(Which, Arc<str>)>,
-    backoff: Backoff,
     refusals: HashMap<Arc<str>, Refusals>,
 }
 
@@ -136,12 +134,7 @@ impl Steering {
     /// ```
     pub fn new<N: Into<Arc<str>>>(limits: impl IntoIterator<Item = N>) -> Steering {
         let limits: Vec<Arc<str>> = limits.into_iter().map(Into::into).collect();
-        let mut steering = Steering {
-            limits,
-            bindings: Vec::new(),
-            backoff: Backoff::default().with_retries(u32::MAX),
-            refusals: HashMap::new(),
-        };
+        let mut steering = Steering { limits, bindings: Vec::new(), refusals: HashMap::new() };
         for (name, unit, per) in [
             ("rpm", Unit::Requests, Per::Minute),
             ("tpm", Unit::Tokens, Per::Minute),
@@ -171,21 +164,20 @@ impl Steering {
         self
     }
 
-    /// How long everybody waits when the server does not say: the first delay and the longest. Retries are not counted
-    /// here.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Steering {
-        self.backoff = backoff.with_retries(u32::MAX);
-        self
-    }
-
-    /// Takes an answer in, says what the gate is to be told. `random` is drawn evenly from all numbers.
-    pub fn on_feedback(&mut self, feedback: &Feedback, timing: Timing, random: u64) -> Vec<Action> {
+    /// Takes an answer in, says what the gate is to be told.
+    pub fn on_feedback(&mut self, feedback: &Feedback, timing: Timing) -> Vec<Action> {
         let mut actions: Vec<Action> = feedback.quotas.iter().filter_map(|quota| self.tighten(quota, timing)).collect();
         match &feedback.verdict {
             Verdict::Proceed => self.served(timing, &mut actions),
-            Verdict::Wait { delay, limits } => self.pause(limits, Some(*delay), timing, random, &mut actions),
-            Verdict::BackOff { limits } => self.pause(limits, None, timing, random, &mut actions),
+            Verdict::Wait { delay, limits } if *delay > PROBED_BEYOND => {
+                for limit in self.resolve(limits) {
+                    actions.push(self.park(limit, *delay, timing));
+                }
+            }
+            Verdict::Wait { delay, limits } => {
+                let paused = self.stated(limits).into_iter();
+                actions.extend(paused.map(|limit| Action::Pause { limit, delay: *delay }));
+            }
             Verdict::Park { until: at, limits } => {
                 // Should it have passed by our clock, a minute will show whether it has by theirs.
                 let delay = until(*at, timing.answered_wall).unwrap_or(PROBE_FIRST).min(DELAY_MAX);
@@ -203,32 +195,35 @@ impl Steering {
             Verdict::Stop(stop) => {
                 actions.extend(self.everything().map(|limit| Action::Shut { limit, reason: stop.to_string().into() }));
             }
-            Verdict::Overloaded { delay: None } | Verdict::TooLarge { .. } | Verdict::Other { .. } => {}
+            Verdict::BackOff { .. }
+            | Verdict::Overloaded { delay: None }
+            | Verdict::TooLarge { .. }
+            | Verdict::Other { .. } => {}
         }
         actions
     }
 
-    fn pause(
-        &mut self,
-        limits: &[Which],
-        delay: Option<Duration>,
-        timing: Timing,
-        random: u64,
-        actions: &mut Vec<Action>,
-    ) {
-        for limit in self.resolve(limits) {
-            if delay.is_some_and(|delay| delay > PROBED_BEYOND) {
-                actions.push(self.park(limit, delay.unwrap_or_default(), timing));
-                continue;
-            }
-            let (count, news) = self.refused(&limit, timing);
-            // One that was sent before the pause learnt nothing, unless the server told it how long.
-            if delay.is_none() && !news {
-                continue;
-            }
-            let delay = delay.or_else(|| self.backoff.delay(count - 1, random, None)).unwrap_or_default();
-            actions.push(Action::Pause { limit, delay });
+    /// Whether a stated limit takes care of the refusal: it says how long to wait, for limits that this gate has and that
+    /// do not count requests per minute. Those are found, if they are not what was stated.
+    pub(super) fn takes_care_of(&self, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Wait { delay, limits } => *delay > PROBED_BEYOND || !self.stated(limits).is_empty(),
+            _ => false,
         }
+    }
+
+    /// The gate's limits for those that the server names, if all of them count tokens or days and are limits of this gate.
+    fn stated(&self, which: &[Which]) -> Vec<Arc<str>> {
+        let bound = |which: &Which| match (which.unit, which.per) {
+            (Unit::Requests, None | Some(Per::Minute)) => None,
+            (unit, Some(per)) => self.bound(unit, per),
+            (unit, None) => self.bound(unit, Per::Minute).or_else(|| self.bound(unit, Per::Day)),
+        };
+        let found: Option<Vec<Arc<str>>> = which.iter().map(bound).collect();
+        let mut found = found.unwrap_or_default();
+        found.sort();
+        found.dedup();
+        found
     }
 
     fn park(&mut self, limit: Arc<str>, delay: Duration, timing: Timing) -> Action {
@@ -378,7 +373,7 @@ mod tests {
                 answered: self.at(answered),
                 answered_wall: self.wall + Duration::from_secs_f64(answered),
             };
-            self.steering.on_feedback(&Feedback { verdict, quotas }, timing, u64::MAX)
+            self.steering.on_feedback(&Feedback { verdict, quotas }, timing)
         }
 
         fn verdict(&mut self, sent: f64, answered: f64, verdict: Verdict) -> Vec<Action> {
@@ -395,41 +390,31 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_was_named_is_paused_and_no_other() {
+    fn a_limit_of_tokens_or_of_a_day_that_was_named_is_paused_and_no_other() {
         let mut desk = Desk::new();
         let wait = |unit, per| Verdict::Wait { delay: Duration::from_secs(20), limits: vec![Which { unit, per }] };
         for (unit, per, limit) in [
-            (Unit::Requests, Some(Per::Minute), "rpm"),
             (Unit::Tokens, Some(Per::Minute), "tpm"),
             (Unit::InputTokens, Some(Per::Minute), "tpm"),
             (Unit::Tokens, None, "tpm"),
             (Unit::Requests, Some(Per::Day), "rpd"),
-            // Not a limit of this gate: then the one that every request passes.
-            (Unit::Tokens, Some(Per::Day), "rpm"),
         ] {
             let actions = desk.verdict(0.0, 1.0, wait(unit, per));
             assert_eq!(actions, [desk.pause(limit, 20.0)]);
+            assert!(desk.steering.takes_care_of(&wait(unit, per)));
         }
-        let both = Verdict::Wait { delay: Duration::from_secs(5), limits: vec![RPM, RPD] };
-        let actions = desk.verdict(0.0, 1.0, both);
-        assert_eq!(actions, [desk.pause("rpd", 5.0), desk.pause("rpm", 5.0)]);
     }
 
     #[test]
-    fn refusals_in_a_row_double_the_pause_and_a_burst_of_them_is_one() {
+    fn other_refusals_are_left_to_what_finds_limits() {
         let mut desk = Desk::new();
-        let refused = || Verdict::BackOff { limits: vec![RPM] };
-        assert_eq!(desk.verdict(0.0, 1.0, refused()), [desk.pause("rpm", 0.5)]);
-        for _ in 0..50 {
-            assert_eq!(desk.verdict(0.0, 1.1, refused()), []);
+        let delay = Duration::from_secs(20);
+        for limits in [vec![], vec![RPM], vec![RPM, RPD], vec![Which::new(Unit::Tokens, Per::Day)]] {
+            for verdict in [Verdict::Wait { delay, limits: limits.clone() }, Verdict::BackOff { limits }] {
+                assert!(!desk.steering.takes_care_of(&verdict), "{verdict:?}");
+                assert_eq!(desk.verdict(0.0, 1.0, verdict), []);
+            }
         }
-        assert_eq!(desk.verdict(1.5, 2.0, refused()), [desk.pause("rpm", 1.0)]);
-        assert_eq!(desk.verdict(3.0, 4.0, refused()), [desk.pause("rpm", 2.0)]);
-        // Served, but sent before: no news. Served afterwards: from the beginning.
-        desk.verdict(3.5, 5.0, Verdict::Proceed);
-        assert_eq!(desk.verdict(6.0, 7.0, refused()), [desk.pause("rpm", 4.0)]);
-        assert_eq!(desk.verdict(11.0, 12.0, Verdict::Proceed), []);
-        assert_eq!(desk.verdict(12.0, 13.0, refused()), [desk.pause("rpm", 0.5)]);
     }
 
     #[test]
@@ -518,7 +503,7 @@ mod tests {
         let counters = [quota(Unit::InputTokens, 70, Some(60)), quota(Unit::OutputTokens, 5, Some(60))];
         let feedback = Feedback { verdict: Verdict::Proceed, quotas: counters.to_vec() };
         let tightened = |limits: &[&str]| {
-            let actions = Steering::new(limits.iter().copied()).on_feedback(&feedback, timing, 0);
+            let actions = Steering::new(limits.iter().copied()).on_feedback(&feedback, timing);
             actions
                 .into_iter()
                 .map(|action| match action {
@@ -541,7 +526,7 @@ mod tests {
             verdict: Verdict::Proceed,
             quotas: vec![quota(Unit::Requests, 0, Some(60)), quota(Unit::Tokens, 0, None)],
         };
-        assert_eq!(Steering::new(["rpd"]).on_feedback(&feedback, timing, 0), []);
-        assert_eq!(Steering::new(Vec::<Arc<str>>::new()).on_feedback(&feedback, timing, 0), []);
+        assert_eq!(Steering::new(["rpd"]).on_feedback(&feedback, timing), []);
+        assert_eq!(Steering::new(Vec::<Arc<str>>::new()).on_feedback(&feedback, timing), []);
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Gate;
 use crate::error::{EnterError, UnknownLimit};
+use crate::learn::Found;
 use crate::limits::LimitId;
 use crate::moment::Moment;
 use crate::pump::{Effects, State};
@@ -150,19 +151,21 @@ impl Gate {
         })
     }
 
-    /// A strict server refused what the gate had let through: the margin for the wire is doubled, up to its ceiling.
+    /// Looks for limits that were not stated, or that were stated too high: adds [`Limit::found`](crate::Limit::found), unless
+    /// the gate has it.
+    pub(crate) fn find_limits(&self) {
+        self.shared.change(|state, now, _| state.find_limits(now));
+    }
+
+    /// Starts with limits that an earlier run has [found](crate::Snapshot::found), if the gate looks for some.
     ///
     /// ```
-    /// # use {std::time::Duration, tidegate_limit::{Gate, Limit}};
-    /// # let ms = Duration::from_millis;
-    /// let gate = Gate::builder().limit(Limit::rpm(60)).margin(ms(5)..=ms(100)).build().unwrap();
-    /// gate.refused();
-    /// assert!(gate.stats().margin >= ms(10));
+    /// # use tidegate_limit::{Found, Gate, Limit};
+    /// let gate = Gate::builder().limit(Limit::found()).build().unwrap();
+    /// gate.remember(&Found { in_flight: Some(20), ..Found::default() });
+    /// assert_eq!(gate.stats().found.unwrap().to_string(), "20 requests in flight");
     /// ```
-    pub fn refused(&self) {
-        self.shared.change(|state, _, is_virtual| {
-            state.margin.refused();
-            self.shared.apply_margin(state, is_virtual);
-        });
+    pub fn remember(&self, found: &Found) {
+        self.shared.change(|state, _, _| state.limits.remember(found));
     }
 }

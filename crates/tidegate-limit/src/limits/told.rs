@@ -28,6 +28,8 @@ impl Limits {
         match &mut self.slot_mut(limit).count {
             Count::Concurrency { amount, .. } => *amount = to,
             Count::Rate { model, .. } => model.set_amount(to, now),
+            // What was found is not stated.
+            Count::Found(_) => {}
         }
     }
 

@@ -224,7 +224,7 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
         (None | Some(ModeName::Coroutine), None) => {
             // Pages that wait at the gate hold a slot each: as many as may be under way are enough.
             let usual = if explains && named.is_empty() {
-                usize::try_from(args.quotas.global_concurrency).unwrap_or(Coroutines::SLOTS)
+                usize::try_from(args.quotas.global_concurrency.most()).unwrap_or(Coroutines::SLOTS)
             } else {
                 Coroutines::SLOTS
             };

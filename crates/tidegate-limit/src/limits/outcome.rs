@@ -1,0 +1,157 @@
+//! What became of an entry, for limits that are found rather than stated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Booking, Limits};
+use crate::cost::Dimension;
+use crate::hold::Hold;
+use crate::learn::{Finder, Found, Hint};
+use crate::moment::Moment;
+use crate::slot::{Count, Slot};
+use crate::window::Model;
+
+/// What a refusal says about the limit that refused.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limit::Refusal;
+/// let refusal = Refusal { delay: Some(Duration::from_secs(20)), ..Refusal::default() };
+/// # let _ = refusal;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// How long the request has to wait, if the server says so.
+    pub delay: Option<Duration>,
+    /// Requests per length of time, if the server says so.
+    pub window: Option<(u64, Duration)>,
+}
+
+impl Limits {
+    /// Adds what finds limits that were not stated, unless it is there.
+    pub(crate) fn find_unstated(&mut self, name: impl Into<Arc<str>>, now: Moment) {
+        if self.finder().is_none() {
+            let finder = Finder::new(self.stated_window(), self.advance(now));
+            self.slots.push(Slot { name: name.into(), hold: Hold::Open, count: Count::Found(Box::new(finder)) });
+        }
+    }
+
+    /// The slowest stated rate of requests in a strict window: what a refusal is held against first.
+    fn stated_window(&self) -> Option<(u64, Duration)> {
+        let strict = self.slots.iter().filter_map(|slot| match &slot.count {
+            Count::Rate { dimension: Dimension::REQUESTS, model: Model::Strict(log), .. } => {
+                Some((log.amount(), Duration::from_nanos(log.window())))
+            }
+            _ => None,
+        });
+        strict.min_by(|a, b| {
+            let rate = |(amount, length): &(u64, Duration)| *amount as f64 / length.as_secs_f64();
+            rate(a).total_cmp(&rate(b))
+        })
+    }
+
+    pub(crate) fn finder(&self) -> Option<&Finder> {
+        match &self.slots.last()?.count {
+            Count::Found(finder) => Some(finder),
+            _ => None,
+        }
+    }
+
+    pub(super) fn finder_mut(&mut self) -> Option<&mut Finder> {
+        match &mut self.slots.last_mut()?.count {
+            Count::Found(finder) => Some(finder),
+            _ => None,
+        }
+    }
+
+    /// The entry was answered, and no limit refused it.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
+    /// # let mut limits = Limits::new([Limit::found()], Moment::ZERO, SystemTime::now()).unwrap();
+    /// let booking = limits.admit(&Cost::request(), Moment::ZERO).unwrap();
+    /// limits.served(&booking, Moment::ZERO);
+    /// limits.release(booking);
+    /// ```
+    pub fn served(&mut self, booking: &Booking, now: Moment) {
+        let now = self.advance(now);
+        if let Some(finder) = self.finder_mut() {
+            finder.served(booking.ticket, now);
+        }
+    }
+
+    /// A limit of the server refused the entry: it is taken out of the strict windows, and a limit that was not known is
+    /// looked for.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment, Refusal}};
+    /// # let mut limits = Limits::new([Limit::found()], Moment::ZERO, SystemTime::now()).unwrap();
+    /// let booking = limits.admit(&Cost::request(), Moment::ZERO).unwrap();
+    /// limits.refused(&booking, Refusal::default(), Moment::ZERO);
+    /// limits.release(booking);
+    /// assert!(limits.admit(&Cost::request(), Moment::ZERO).is_err());
+    /// ```
+    pub fn refused(&mut self, booking: &Booking, refusal: Refusal, now: Moment) {
+        let now = self.advance(now);
+        let setting = self.setting;
+        let mut near_stated = false;
+        for slot in &mut self.slots {
+            slot.expire(now, setting);
+            near_stated |= slot.is_nearly_full(&booking.cost);
+            slot.unbook(booking, now);
+        }
+        let Refusal { delay, window } = refusal;
+        if let Some(finder) = self.finder_mut() {
+            finder.refused(booking.ticket, Hint { delay, window, near_stated }, now);
+        }
+    }
+
+    /// There was no answer to the entry, or one that says that the server is not there. Returns for how long the server has
+    /// been down, if it is: it answered before, and three times in a row not any more.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
+    /// # let mut limits = Limits::new([Limit::found()], Moment::ZERO, SystemTime::now()).unwrap();
+    /// # let booking = limits.admit(&Cost::request(), Moment::ZERO).unwrap();
+    /// # limits.served(&booking, Moment::ZERO);
+    /// # limits.release(booking);
+    /// for _ in 0..3 {
+    ///     let booking = limits.admit(&Cost::request(), Moment::ZERO).unwrap();
+    ///     limits.failed(&booking, Moment::ZERO);
+    ///     limits.release(booking);
+    /// }
+    /// assert!(limits.admit(&Cost::request(), Moment::ZERO).is_err(), "the server is down");
+    /// ```
+    pub fn failed(&mut self, booking: &Booking, now: Moment) -> Option<Duration> {
+        let now = self.advance(now);
+        let finder = self.finder_mut()?;
+        finder.failed(booking.ticket, now);
+        finder.down_for(now)
+    }
+
+    /// What was found so far, and what is being tried at `now`; `None` if limits are not looked for.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Limit, Limits, Moment}};
+    /// # let limits = Limits::new([Limit::found()], Moment::ZERO, SystemTime::now()).unwrap();
+    /// assert_eq!(limits.found(Moment::ZERO).unwrap().to_string(), "no limit");
+    /// ```
+    #[must_use]
+    pub fn found(&self, now: Moment) -> Option<Found> {
+        Some(self.finder()?.found(now.max(self.now)))
+    }
+
+    /// Starts with what an earlier run has found.
+    ///
+    /// ```
+    /// # use {std::time::SystemTime, tidegate_limit::{Found, Limit, Limits, Moment}};
+    /// # let mut limits = Limits::new([Limit::found()], Moment::ZERO, SystemTime::now()).unwrap();
+    /// limits.remember(&Found { in_flight: Some(20), ..Found::default() });
+    /// assert_eq!(limits.found(Moment::ZERO).unwrap().to_string(), "20 requests in flight");
+    /// ```
+    pub fn remember(&mut self, found: &Found) {
+        if let Some(finder) = self.finder_mut() {
+            finder.remember(found);
+        }
+    }
+}
