@@ -23,6 +23,7 @@ pub(crate) fn cases() -> BTreeMap<&'static str, fn(&Place)> {
         ("queue purge", queue_purge),
         ("queue check", queue_check),
         ("queue vacuum", queue_vacuum),
+        ("queue upgrade", queue_upgrade),
         ("queue dead ls", dead_ls),
         ("queue dead retry", dead_retry),
         ("queue dead drop", dead_drop),
@@ -254,6 +255,17 @@ fn queue_vacuum(place: &Place) {
     waiting(place);
     assert!(place.run(&["queue", "vacuum"]).status.success());
     place.run(&["queue", "vacuum", "--broker", &format!("sqlite:{HOSTILE}")]);
+}
+
+/// For RabbitMQ alone; here it is refused, by a file and by a server that speaks something else.
+fn queue_upgrade(place: &Place) {
+    waiting(place);
+    place.run(&["queue", "upgrade", NAME]);
+    place.run(&["queue", "upgrade", NAME, "--broker", &format!("sqlite:{HOSTILE}")]);
+    let other = server(|stream| {
+        let _ = stream.write_all(HOSTILE.as_bytes());
+    });
+    place.run(&["queue", "upgrade", NAME, "--broker", &format!("amqp://127.0.0.1:{other}")]);
 }
 
 fn dead_ls(place: &Place) {
