@@ -1,10 +1,9 @@
 //! Keys and passwords: where they may come from, and where they must not appear.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
@@ -176,6 +175,9 @@ fn a_password_that_crosses_the_network_unencrypted_is_reported() {
 #[cfg(feature = "pdf")]
 #[test]
 fn pages_in_the_queue_have_no_password_of_the_server() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::Stdio;
+
     let place = TempDir::new().unwrap();
     let place = place.path();
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/tides.pdf");
