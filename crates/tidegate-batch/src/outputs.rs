@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use tidegate_files::Draft;
 use tidegate_loop::to_thread;
 use tidegate_pdf::{Document, Want};
 
@@ -39,6 +40,8 @@ pub(crate) async fn write(
     let json = explanations.to_json();
     paths.iter().try_for_each(|path| replaceable(path))?;
     if is_current(&paths, &json) {
+        // Of a run that was killed: no draft is made now that would remove them.
+        paths.iter().for_each(|path| Draft::remove_stale(path));
         return Ok(paths.to_vec());
     }
     write_text(&paths[0], json).await?;

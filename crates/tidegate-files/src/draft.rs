@@ -50,7 +50,7 @@ impl Draft {
     /// What the system says.
     pub fn new(path: &Path) -> io::Result<Draft> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        remove_stale(path, name);
+        Draft::remove_stale(path);
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..TRIES {
             let mut hidden = prefix(name);
@@ -72,6 +72,13 @@ impl Draft {
             }
         }
         Err(last)
+    }
+
+    /// Deletes drafts that processes which have died left for the file at `path`. That one stays is not worth an error.
+    pub fn remove_stale(path: &Path) {
+        if let Some(name) = path.file_name() {
+            remove_stale(path, name);
+        }
     }
 
     /// The file. A copy of the handle writes to it too.
@@ -118,7 +125,6 @@ fn prefix(name: &OsStr) -> OsString {
     hidden
 }
 
-/// Deletes drafts that processes which have died left for the same place. That one stays is not worth an error.
 fn remove_stale(path: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(parent(path)) else { return };
     let prefix = prefix(name).into_vec();

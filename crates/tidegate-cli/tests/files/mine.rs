@@ -44,6 +44,20 @@ fn rebuild_replaces_its_own_outputs_only() {
     assert_eq!(fs::read_to_string(&mine).unwrap(), "my own words\n");
 }
 
+/// Whether there is something to write or not.
+#[test]
+fn drafts_of_a_run_that_was_killed_are_removed_by_the_next() {
+    let folder = folder();
+    for _ in 0..2 {
+        ok(folder.path(), &["explain", "thesis.pdf", "--out", "out"]);
+        let drafts = ["thesis.json", "thesis.md", "thesis.html", "report.json"]
+            .map(|name| folder.path().join(format!("out/.{name}.00ff00ff00ff00ff.tmp")));
+        drafts.iter().for_each(|draft| fs::write(draft, "half").unwrap());
+        ok(folder.path(), &["explain", "thesis.pdf", "--out", "out"]);
+        assert_eq!(drafts.iter().filter(|draft| draft.exists()).collect::<Vec<_>>(), Vec::<&std::path::PathBuf>::new());
+    }
+}
+
 #[test]
 fn batch_throws_away_no_file_that_holds_no_results() {
     let folder = tempfile::tempdir().unwrap();
