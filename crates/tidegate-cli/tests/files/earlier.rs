@@ -69,6 +69,28 @@ fn rows_of_a_queue_that_cannot_be_read_are_quarantined_when_it_is_migrated() {
     assert_eq!(ids(&on_queue(folder, &["queue", "peek", "--json"])), ["ready-1", "unique-1", "delayed-1"]);
 }
 
+/// A program can switch the constraints off; `check` names what it wrote, and mends it on request.
+#[test]
+fn check_names_a_row_that_cannot_be_read_and_repairs_it() {
+    let folder = queue();
+    let folder = folder.path();
+    on_queue(folder, &["queue", "check"]);
+    let careless = rusqlite::Connection::open(folder.join("queue.db")).unwrap();
+    careless
+        .execute_batch("PRAGMA ignore_check_constraints = ON; UPDATE task SET rank = -1 WHERE id = 'unique-1'")
+        .unwrap();
+    drop(careless);
+    let output = run(folder, &[&["queue", "check"], &BROKER[..]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("rank is -1, expected an integer from 0 to 9"), "{said}");
+    assert_eq!(ids(&on_queue(folder, &["queue", "peek", "--json"])).len(), 3, "looking survives it");
+    let said = on_queue(folder, &["queue", "check", "--repair"]);
+    assert!(said.contains("rows repaired") && said.contains("is sound"), "{said}");
+    let dead = ids(&on_queue(folder, &["queue", "dead", "ls", "--json"]));
+    assert!(dead.contains(&"unique-1".to_owned()), "{dead:?}");
+}
+
 /// Nothing is asked again, the day's count goes on, and the outputs are replaced.
 #[test]
 fn results_counts_and_outputs_are_known() {

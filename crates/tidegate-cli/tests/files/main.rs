@@ -1,8 +1,9 @@
-//! What the program leaves on the disk: whose files it replaces, who can read them, and files that
+//! What the program leaves on the disk: whose files it replaces, who can read them, what is left after a power cut, and files that
 //! version 0.1.0 has made.
 
 mod earlier;
 mod mine;
+mod power;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
