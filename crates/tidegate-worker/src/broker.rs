@@ -121,7 +121,8 @@ pub trait Consumer {
     /// still tells of revoked tasks and lost deliveries, and is `Closed` after `close`.
     fn recv_all(&self) -> Local<'_, Result<Vec<Incoming>, BrokerError>>;
 
-    /// Settles a batch in one write. The answer has one entry a settlement, in order.
+    /// Settles a batch in one write. The answer has one entry a settlement, in order: one that cannot be settled yet holds up no
+    /// other.
     fn settle(&self, batch: Vec<Settlement>) -> Local<'_, Result<Vec<Settled>, BrokerError>>;
 
     /// No further deliveries; what was fetched and not yet handed out returns to the queue. Settling goes on.
@@ -248,6 +249,9 @@ pub enum Settled {
     Done,
     /// The lease was lost, or the tag was stale: another worker has the task, nothing was changed.
     Lost,
+    /// Not yet: the broker goes on with it, or could not. Settle it again to learn how it ends; nothing that was written for it
+    /// is written twice.
+    Pending,
 }
 
 /// How a task ended, for those who wait for it.

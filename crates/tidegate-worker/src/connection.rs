@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_loop::{JoinHandle, LoopHandle, sleep, spawn};
+use tidegate_loop::{JoinHandle, LoopHandle, sleep, spawn, timeout};
 use tidegate_sync::Event;
 
 use crate::broker::{BrokerError, Consumer, Incoming, Settled, Subscription, Verdict};
@@ -128,39 +128,56 @@ impl Connection {
     }
 
     async fn settle(self: Rc<Self>, failure: Rc<Failure>) {
-        let mut batch = VecDeque::new();
-        while self.acks.take(&mut batch).await {
-            let mut errors = 0;
-            loop {
-                let settlements = batch.iter().map(Ending::settlement).collect();
-                match self.consumer.settle(settlements).await {
-                    Ok(answers) => {
-                        self.shared.counters.failing_since.set(None);
-                        self.answered(&batch, &answers);
-                        break;
-                    }
-                    Err(error @ (BrokerError::Closed | BrokerError::Damaged { .. })) => {
-                        self.count_error("settle", &error);
-                        return failure.set(error);
-                    }
-                    // A full disk too: somebody may make room, and until then nothing is lost.
-                    Err(error) => {
-                        self.count_error("settle", &error);
-                        self.back_off(&mut errors).await;
+        let (mut batch, mut fresh) = (VecDeque::new(), VecDeque::new());
+        let mut errors = 0;
+        while !batch.is_empty() || self.acks.take(&mut batch).await {
+            let settlements = batch.iter().map(Ending::settlement).collect();
+            match self.consumer.settle(settlements).await {
+                Ok(answers) => {
+                    self.shared.counters.failing_since.set(None);
+                    self.answered(&mut batch, &answers);
+                    if batch.is_empty() {
+                        errors = 0;
+                    } else {
+                        // What ends meanwhile is not held up by what cannot be settled yet.
+                        let delay = BACKOFF.delay(errors, self.shared.chance());
+                        errors = errors.saturating_add(1);
+                        match timeout(delay, self.acks.take(&mut fresh)).await {
+                            Ok(true) => batch.append(&mut fresh),
+                            // There will be nothing more; what is pending is still asked for.
+                            Ok(false) => sleep(delay).await,
+                            Err(_) => {}
+                        }
                     }
                 }
+                Err(error @ (BrokerError::Closed | BrokerError::Damaged { .. })) => {
+                    self.count_error("settle", &error);
+                    return failure.set(error);
+                }
+                // A full disk too: somebody may make room, and until then nothing is lost.
+                Err(error) => {
+                    self.count_error("settle", &error);
+                    self.back_off(&mut errors).await;
+                }
             }
-            batch.drain(..).for_each(|ending| self.shared.hands.keep(ending.known));
         }
     }
 
-    fn answered(&self, batch: &VecDeque<Ending>, answers: &[Settled]) {
+    /// Counts what is settled; what is pending stays in the batch.
+    fn answered(&self, batch: &mut VecDeque<Ending>, answers: &[Settled]) {
         let counters = &self.shared.counters;
         add(&counters.batches_settled, 1);
         counters.last_settled.set(Some(LoopHandle::current().time()));
         // Those of one name and kind that follow each other are counted together.
         let mut alike: Option<(&Rc<str>, OutcomeKind, u64)> = None;
         let count = |(name, kind, count): (&Rc<str>, OutcomeKind, u64)| counters.settled(name, kind, count);
+        let mut pending = VecDeque::new();
+        if answers.contains(&Settled::Pending) {
+            let mut at = answers.iter();
+            let (waits, ended) = batch.drain(..).partition(|_| at.next() == Some(&Settled::Pending));
+            (pending, *batch) = (waits, ended);
+        }
+        let answers = answers.iter().filter(|answer| **answer != Settled::Pending);
         for (ending, answer) in batch.iter().zip(answers) {
             let info = &ending.known.info;
             if *answer == Settled::Lost {
@@ -188,6 +205,8 @@ impl Connection {
         }
         alike.into_iter().for_each(count);
         self.acks.answered(batch.len());
+        batch.drain(..).for_each(|ending| self.shared.hands.keep(ending.known));
+        batch.append(&mut pending);
     }
 
     fn count_error(&self, doing: &str, error: &BrokerError) {

@@ -1,18 +1,25 @@
-//! Looking into queues, and what can be done about what is found there. AMQP has no way to look without taking, so what is
-//! looked at is taken and put back.
+//! Looking into queues, and what can be done about what is found there. AMQP has no way to look without taking: what is looked
+//! at is taken over a connection of its own and put back in its place, never copied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tidegate_amqp::{Connection, Error, Settle, Tag};
+use jiff::Timestamp;
+use tidegate_amqp::{Connection, Delivery, Error, Settle, Tag};
 
-use super::core::{Core, Listing, Place};
+use super::consumer::DELIVERED_MAX;
+use super::core::{Core, Listing, Place, dying};
 use super::delay;
-use super::link::of_request;
-use super::message::Stored;
-use super::topology::QUEUES;
+use super::engine::publisher::Fate;
+use super::link::{of_connect, of_request};
+use super::message::{self, Stored};
+use super::settle::Attempt;
+use super::topology::{QUEUES, QueueKind};
 use crate::broker::{BrokerError, DeadLetter, QueueStats, Selection};
-use crate::task::Envelope;
+use crate::task::{Envelope, TaskId};
+
+/// Dead letters that are given back at a time.
+const WINDOW: usize = 64;
 
 /// Far less than the log of queues can hold.
 const LISTED_AGAIN_BEHIND: i64 = 5_000;
@@ -90,25 +97,25 @@ impl Core {
         Ok(all)
     }
 
+    /// A connection of its own for what is taken: whatever happens, all of it returns when the connection ends.
+    async fn taking(&self) -> Result<Connection, BrokerError> {
+        let mut options = tidegate_amqp::Options::default();
+        options.name = format!("{} looking", self.options.name);
+        Connection::open(&self.uri, &options).await.map_err(|error| of_connect(&error))
+    }
+
     /// The first messages of a queue, taken.
     async fn take(
         &self,
-        control: &Connection,
+        connection: &Connection,
         from: &str,
         queue: &str,
         limit: usize,
-    ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
+    ) -> Result<Vec<Taken>, BrokerError> {
         let mut taken = Vec::new();
         while taken.len() < limit {
-            match control.get(from).await {
-                Ok(Some(mut delivery)) => {
-                    let redelivered = delivery.redelivered;
-                    let Some(mut stored) = Core::read(queue, self.kind(queue), &mut delivery, self.now(), None) else {
-                        continue;
-                    };
-                    stored.crashes += u32::from(redelivered && self.kind(queue) != super::QueueKind::Quorum);
-                    taken.push((delivery.tag, stored));
-                }
+            match connection.get(from).await {
+                Ok(Some(delivery)) => taken.push(self.taken(queue, delivery)),
                 Ok(None) => break,
                 Err(Error::Refused { refusal, .. }) if refusal.code == 404 => break,
                 Err(error) => return Err(of_request(&error)),
@@ -117,28 +124,43 @@ impl Core {
         Ok(taken)
     }
 
+    fn taken(&self, queue: &str, mut delivery: Delivery) -> Taken {
+        let (kind, now) = (self.kind(queue), self.now());
+        let delivered = if kind == QueueKind::Quorum { message::delivery_count(&delivery) } else { 0 };
+        let tag = delivery.tag;
+        let read = Core::read(queue, kind, &mut delivery, now, None);
+        let readable = read.is_some();
+        let stored = read.unwrap_or_else(|| unreadable(queue, delivery.body, now));
+        Taken { tag, stored, delivered, readable }
+    }
+
     pub(super) async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Envelope>, BrokerError> {
-        if !self.queues().await?.contains(queue) && self.look(queue).await?.is_none() {
-            return Ok(Vec::new());
-        }
-        // It must be possible to put back what is taken.
-        self.ensure(queue).await?;
-        let control = self.control.connection().await?;
-        let due = match self.kind(queue).due_name(queue) {
-            Some(due) => self.take(&control, &due, queue, limit).await?,
+        let connection = self.taking().await?;
+        let mut taken = match self.kind(queue).due_name(queue) {
+            Some(due) => self.take(&connection, &due, queue, limit).await?,
             None => Vec::new(),
         };
-        let ready = self.take(&control, queue, queue, limit - due.len()).await?;
-        // A message that was merely put back would look as if a worker had died with it.
-        let places =
-            due.into_iter().map(|one| (one, Place::Due)).chain(ready.into_iter().map(|one| (one, Place::Head)));
-        let (tags, copies): (Vec<Tag>, Vec<(Stored, Place)>) =
-            places.map(|((tag, stored), place)| (tag, (stored, place))).unzip();
-        if !copies.is_empty() {
-            self.write(&copies).await?;
+        taken.extend(self.take(&connection, queue, queue, limit - taken.len()).await?);
+        // A quorum queue counts every look, and gives up a message that was delivered too often.
+        let worn = taken.iter().position(|taken| taken.delivered >= DELIVERED_MAX);
+        let attempts: Vec<Attempt> = taken.iter().filter(|taken| taken.readable).map(Taken::attempt).collect();
+        if !attempts.is_empty()
+            && let Err(error) = self.note(&attempts).await
+        {
+            tracing::warn!(%error, tasks = attempts.len(), "tasks that were looked at may be counted as crashed once");
         }
-        tags.into_iter().for_each(|tag| _ = control.settle(tag, Settle::Ack));
-        Ok(copies.into_iter().map(|(stored, _)| Arc::unwrap_or_clone(stored.envelope)).collect())
+        taken.iter().for_each(|taken| _ = connection.settle(taken.tag, Settle::Requeue));
+        connection.close().await;
+        if worn == Some(0) {
+            let message = format!(
+                "the first task of queue {queue:?} was delivered or looked at {DELIVERED_MAX} times; it is not looked at \
+                 again, because the queue gives up a task that was delivered 50 times"
+            );
+            return Err(BrokerError::Refused { message });
+        }
+        taken.truncate(worn.unwrap_or(usize::MAX));
+        let envelopes = taken.into_iter().filter(|taken| taken.readable);
+        Ok(envelopes.map(|taken| Arc::unwrap_or_clone(taken.stored.envelope)).collect())
     }
 
     pub(super) async fn purge(&self, queue: &str) -> Result<u64, BrokerError> {
@@ -163,15 +185,10 @@ impl Core {
     }
 
     /// Dead letters of a queue, taken: of those there were when it began.
-    async fn take_dead(
-        &self,
-        control: &Connection,
-        queue: &str,
-        limit: usize,
-    ) -> Result<Vec<(Tag, Stored)>, BrokerError> {
+    async fn take_dead(&self, connection: &Connection, queue: &str, limit: usize) -> Result<Vec<Taken>, BrokerError> {
         let from = self.kind(queue).dead_name(queue);
         let there = self.look(&from).await?.map_or(0, |declared| declared.messages as usize);
-        self.take(control, &from, queue, limit.min(there)).await
+        self.take(connection, &from, queue, limit.min(there)).await
     }
 
     async fn of_selection(&self, which: &Selection) -> Result<BTreeSet<String>, BrokerError> {
@@ -186,37 +203,60 @@ impl Core {
         let all = self.queues().await?;
         let queues = queue.map_or(all, |queue| BTreeSet::from([queue.to_owned()]));
         let mut letters = Vec::new();
+        let connection = self.taking().await?;
         for queue in queues {
-            let control = self.control.connection().await?;
-            for (tag, stored) in self.take_dead(&control, &queue, limit).await? {
-                control.settle(tag, Settle::Requeue);
-                letters.push(letter(stored));
+            for taken in self.take_dead(&connection, &queue, limit).await? {
+                connection.settle(taken.tag, Settle::Requeue);
+                letters.push(letter(taken.stored));
             }
         }
+        connection.close().await;
         letters.sort_by_key(|letter| letter.at);
         letters.truncate(limit);
         Ok(letters)
     }
 
-    /// Takes the dead letters meant; gives them back to their queues or forgets them.
+    /// Takes the dead letters meant; gives them back to their queues or forgets them. What cannot be given back stays.
     async fn dead_each(&self, which: &Selection, retry: bool) -> Result<u64, BrokerError> {
-        let mut count = 0;
+        let (mut count, mut left) = (0, None);
+        let connection = self.taking().await?;
         for queue in self.of_selection(which).await? {
-            let control = self.control.connection().await?;
-            let (meant, others): (Vec<_>, Vec<_>) =
-                self.take_dead(&control, &queue, usize::MAX).await?.into_iter().partition(
-                    |(_, stored)| !matches!(which, Selection::Ids(ids) if !ids.contains(&stored.envelope.id)),
-                );
-            others.into_iter().for_each(|(tag, _)| _ = control.settle(tag, Settle::Requeue));
-            if retry && !meant.is_empty() {
-                let copies: Vec<(Stored, Place)> =
-                    meant.iter().map(|(_, stored)| (revived(stored.clone()), Place::Queue)).collect();
-                self.write(&copies).await?;
+            let is_meant =
+                |taken: &Taken| !matches!(which, Selection::Ids(ids) if !ids.contains(&taken.stored.envelope.id));
+            // A message that cannot be read cannot be given back either.
+            let (meant, others): (Vec<Taken>, Vec<Taken>) = self
+                .take_dead(&connection, &queue, usize::MAX)
+                .await?
+                .into_iter()
+                .partition(|taken| is_meant(taken) && (taken.readable || !retry));
+            others.iter().for_each(|taken| _ = connection.settle(taken.tag, Settle::Requeue));
+            for window in meant.chunks(WINDOW) {
+                let fates = if retry {
+                    let revived = |taken: &Taken| (revived(taken.stored.clone()), Place::Queue);
+                    let copies: Vec<(Stored, Place)> = window.iter().map(revived).collect();
+                    self.write_each(&copies, self.terms()).await?
+                } else {
+                    vec![Fate::Stored; window.len()]
+                };
+                for (taken, fate) in window.iter().zip(fates) {
+                    let stored = fate == Fate::Stored;
+                    connection.settle(taken.tag, if stored { Settle::Ack } else { Settle::Requeue });
+                    count += u64::from(stored);
+                    if let Fate::Returned { reason } | Fate::Refused { reason } | Fate::Unknown { reason } = fate {
+                        left = Some(reason);
+                    }
+                }
             }
-            count += meant.len() as u64;
-            meant.into_iter().for_each(|(tag, _)| _ = control.settle(tag, Settle::Ack));
         }
-        Ok(count)
+        connection.close().await;
+        match left {
+            None => Ok(count),
+            Some(reason) => Err(BrokerError::Retry {
+                message: format!(
+                    "{count} dead letters went back to their queues, others stay where they are: {reason}"
+                ),
+            }),
+        }
     }
 
     pub(super) async fn dead_retry(&self, which: &Selection) -> Result<u64, BrokerError> {
@@ -226,6 +266,34 @@ impl Core {
     pub(super) async fn dead_drop(&self, which: &Selection) -> Result<u64, BrokerError> {
         self.dead_each(which, false).await
     }
+}
+
+/// A message that was taken to be looked at, and goes back.
+struct Taken {
+    tag: Tag,
+    stored: Stored,
+    /// How often a quorum queue has delivered it before.
+    delivered: u32,
+    readable: bool,
+}
+
+impl Taken {
+    fn attempt(&self) -> Attempt {
+        let Stored { envelope, retries, crashes, .. } = &self.stored;
+        Attempt { id: envelope.id.clone(), retries: *retries, crashes: crashes.saturating_sub(self.delivered) }
+    }
+}
+
+/// A message whose properties cannot be read, as a dead letter of which only the bytes are known.
+fn unreadable(queue: &str, body: Vec<u8>, found: Timestamp) -> Stored {
+    let hash = body
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mut envelope = Envelope::new(queue, body);
+    envelope.id = TaskId::from(format!("unreadable-{hash:016x}").as_str());
+    let reason = "its properties cannot be read".to_owned();
+    let stored = Stored { envelope: Arc::new(envelope), retries: 0, crashes: 0, published: found, dead: None };
+    dying(stored, found, reason, None)
 }
 
 fn letter(stored: Stored) -> DeadLetter {

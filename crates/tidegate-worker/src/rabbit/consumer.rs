@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tidegate_amqp::{Connection, Settle};
-use tidegate_loop::{LoopHandle, Task, spawn, timeout};
+use tidegate_loop::{LoopHandle, Task, timeout};
 use tidegate_sync::Event;
 
 use super::core::{Core, Place, dying};
+use super::engine::plan::{Plan, Step};
 use super::follow;
 use super::message::Stored;
 use super::revokes::{Follower, Revokes};
+use super::settle::{self, Attempt, Settling};
 use super::supervisor;
 use crate::broker::{
     BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskResult, TaskState,
@@ -34,6 +36,13 @@ const PARDONED_FOR: Duration = Duration::from_secs(30);
 /// Those that ended within this time before a worker dies are run again, as is what ran.
 pub(super) const ACK_PATIENCE: Duration = Duration::from_millis(5);
 
+/// How long a settlement is waited for before the others of its batch are answered.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A task that a quorum queue has delivered this often is not put back but written anew: the queue gives up one that was
+/// delivered 50 times.
+pub(super) const DELIVERED_MAX: u32 = 25;
+
 /// How long tasks that flood in may gather before they are looked at: for that the kernel is asked once for dozens of them.
 pub(super) const READ_PATIENCE: Duration = Duration::from_millis(2);
 
@@ -45,11 +54,27 @@ pub(super) struct Held {
     pub(super) tag: Tag,
     pub(super) amqp: tidegate_amqp::Tag,
     pub(super) stored: Stored,
+    /// How many of its crashes its message does not say: the broker counts them, or this worker.
+    pub(super) counted: u32,
+    /// How often a quorum queue has delivered it before.
+    pub(super) delivered: u32,
+    /// It comes from the queue of due tasks.
+    pub(super) due: bool,
     /// Since when the worker has it.
     pub(super) handed_out: Option<Instant>,
 }
 
 impl Held {
+    /// Where a copy of it goes that takes its place.
+    pub(super) fn place(&self) -> Place {
+        if self.due { Place::Due } else { Place::Head }
+    }
+
+    pub(super) fn attempt(&self) -> Attempt {
+        let Stored { envelope, retries, crashes, .. } = &self.stored;
+        Attempt { id: envelope.id.clone(), retries: *retries, crashes: crashes.saturating_sub(self.counted) }
+    }
+
     /// Whether it took so little that doing it again costs less than telling the broker of it alone.
     fn is_brief(&self, now: Instant) -> bool {
         self.handed_out.is_some_and(|since| now.saturating_duration_since(since) < ACK_PATIENCE)
@@ -78,9 +103,13 @@ pub(super) struct Shared {
     /// How many others may come again, and until when, before it counts: they were on their way to us, or our acknowledgement to
     /// the broker.
     pub(super) pardons: Cell<(usize, Timestamp)>,
-    /// Being replaced by a copy; if that comes before the first is acknowledged, it waits here, or a crash in between would
-    /// leave two.
-    pub(super) rewriting: RefCell<HashMap<TaskId, Option<Held>>>,
+    /// Being replaced by a copy with another count. If that comes before the first is acknowledged, it waits here: a crash in
+    /// between would leave two.
+    pub(super) recounting: RefCell<HashMap<TaskId, Option<Held>>>,
+    /// Being settled, by the delivery they came with.
+    pub(super) settling: RefCell<QuickMap<Tag, Rc<Settling>>>,
+    /// How those ended that were pending when the worker last asked.
+    pub(super) ended: RefCell<QuickMap<Tag, Settled>>,
     pub(super) stopped: Cell<bool>,
     pub(super) closed: Cell<bool>,
     pub(super) failure: RefCell<Option<BrokerError>>,
@@ -103,7 +132,9 @@ impl Shared {
             revokes: Revokes::default(),
             missed: RefCell::default(),
             pardons: Cell::new((0, Timestamp::MIN)),
-            rewriting: RefCell::default(),
+            recounting: RefCell::default(),
+            settling: RefCell::default(),
+            ended: RefCell::default(),
             stopped: Cell::new(false),
             closed: Cell::new(false),
             failure: RefCell::default(),
@@ -134,7 +165,8 @@ impl Shared {
         let of_queue = |held: &&Held| held.stored.envelope.queue == queue;
         let running = self.running.borrow().values().filter(of_queue).count();
         let held = self.held.borrow().iter().flatten().filter(of_queue).count();
-        (running + held) as u64
+        let settling = self.settling.borrow().values().filter(|settling| settling.queue() == queue).count();
+        (running + held + settling) as u64
     }
 
     pub(super) fn is_revoked(&self, id: &TaskId) -> bool {
@@ -174,8 +206,8 @@ impl Shared {
     }
 
     /// Tells the broker, if it is still the same connection.
-    pub(super) fn ack(&self, tag: tidegate_amqp::Tag, epoch: u32) -> bool {
-        self.ack_by(epoch, |connection| connection.settle(tag, Settle::Ack))
+    pub(super) fn settle_amqp(&self, tag: tidegate_amqp::Tag, epoch: u32, how: Settle) -> bool {
+        self.ack_by(epoch, |connection| connection.settle(tag, how))
     }
 
     fn ack_by(&self, epoch: u32, ack: impl FnOnce(&Connection) -> bool) -> bool {
@@ -189,7 +221,7 @@ impl Shared {
             return incoming;
         }
         let (mut held, mut running) = (self.held.borrow_mut(), self.running.borrow_mut());
-        let room = self.subscription.prefetch.saturating_sub(running.len());
+        let room = self.subscription.prefetch.saturating_sub(running.len() + self.settling.borrow().len());
         let shares = if let [queue] = &held[..] {
             vec![room.min(queue.len())]
         } else {
@@ -204,7 +236,7 @@ impl Shared {
             for mut one in queue.drain(..count) {
                 // Revoked while it lay here, where nobody looks for it.
                 if self.is_revoked(&one.stored.envelope.id) {
-                    drop(spawn(supervisor::finish(Rc::clone(self), one, TaskState::Revoked)));
+                    self.conclude(one, TaskState::Revoked);
                     continue;
                 }
                 let Stored { envelope, retries, crashes, published, .. } = &one.stored;
@@ -238,35 +270,76 @@ impl Shared {
         }
     }
 
-    /// What must be written before the broker may forget a delivery.
-    fn follow(&self, held: &Held, settlement: &Settlement) -> (Option<(Stored, Place)>, Option<TaskResult>) {
-        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Crash { .. } | Verdict::Return);
-        if comes_back && self.is_revoked(&held.stored.envelope.id) {
-            return (None, Some(self.core.end(&held.stored.envelope.id, TaskState::Revoked)));
+    /// Has a task that must not run leave with a result.
+    pub(super) fn conclude(self: &Rc<Self>, held: Held, state: TaskState) {
+        let watcher = self.core.unseen.borrow().clone();
+        if let Some(watcher) = watcher {
+            watcher(&held.stored.envelope, state);
         }
-        let copy = match &settlement.verdict {
-            Verdict::Ack => None,
-            Verdict::Return => Some((held.stored.clone(), Place::Head)),
+        let plan = self.end_plan(&held.stored, Some(self.core.end(&held.stored.envelope.id, state)), None);
+        settle::begin(self, held, plan);
+    }
+
+    /// What is to be done for a task that leaves its queue with this result, to this place or for good.
+    fn end_plan(&self, stored: &Stored, result: Option<TaskResult>, copy: Option<(Stored, Place)>) -> Plan {
+        let mut steps = Vec::new();
+        if let Some(result) = result {
+            let mut following = self.core.following();
+            if following.add(self.core.kind(&stored.envelope.queue), stored, &result, self.core.now()) {
+                steps.push(Step::Result(result));
+            }
+            let (first, parts) = following.into_steps();
+            steps.extend(first.into_iter().chain(parts));
+        }
+        let leaves = copy.as_ref().is_none_or(|(_, place)| *place == Place::Dead);
+        steps.extend(copy.map(|copy| Step::Copy(Box::new(copy))));
+        steps.push(Step::Ack);
+        if leaves && stored.envelope.unique.is_some() {
+            steps.push(Step::Release(Arc::clone(&stored.envelope)));
+        }
+        Plan::new(steps)
+    }
+
+    /// What is to be done for a task that goes back to its place, uncounted.
+    pub(super) fn return_plan(held: &Held) -> Plan {
+        if held.delivered < DELIVERED_MAX {
+            return Plan::new([Step::Note, Step::Requeue]);
+        }
+        // A quorum queue counts every return, and gives up a task that was delivered too often.
+        let mut stored = held.stored.clone();
+        stored.crashes = stored.crashes.saturating_sub(held.counted);
+        Plan::new([Step::Copy(Box::new((stored, held.place()))), Step::Ack])
+    }
+
+    /// What must be done before the broker may forget a delivery.
+    fn plan(&self, held: &Held, settlement: &Settlement) -> Plan {
+        let stored = &held.stored;
+        let comes_back = matches!(settlement.verdict, Verdict::Retry { .. } | Verdict::Crash { .. } | Verdict::Return);
+        if comes_back && self.is_revoked(&stored.envelope.id) {
+            return self.end_plan(stored, Some(self.core.end(&stored.envelope.id, TaskState::Revoked)), None);
+        }
+        let mut copy = stored.clone();
+        let place = match &settlement.verdict {
+            Verdict::Ack => return self.end_plan(stored, settlement.result.clone(), None),
+            Verdict::Return => return Shared::return_plan(held),
             Verdict::Retry { at } => {
-                let mut stored = held.stored.clone();
-                stored.retries += 1;
-                Arc::make_mut(&mut stored.envelope).eta = Some(*at);
+                copy.retries += 1;
+                Arc::make_mut(&mut copy.envelope).eta = Some(*at);
                 let error = settlement.result.as_ref().and_then(|result| result.error.as_ref());
-                follow::retried(self.core.kind(&held.stored.envelope.queue), &mut stored, *at, error);
-                Some((stored, Place::Due))
+                follow::retried(self.core.kind(&stored.envelope.queue), &mut copy, *at, error);
+                Place::Due
             }
             Verdict::Crash { at } => {
-                let mut stored = held.stored.clone();
-                stored.crashes += 1;
-                Arc::make_mut(&mut stored.envelope).eta = Some(*at);
-                Some((stored, Place::Due))
+                copy.crashes += 1;
+                Arc::make_mut(&mut copy.envelope).eta = Some(*at);
+                Place::Due
             }
             Verdict::Dead { reason, traceback } => {
-                let stored = dying(held.stored.clone(), self.core.now(), reason.clone(), traceback.clone());
-                Some((stored, Place::Dead))
+                copy = dying(copy, self.core.now(), reason.clone(), traceback.clone());
+                Place::Dead
             }
         };
-        (copy, settlement.result.clone())
+        self.end_plan(stored, settlement.result.clone(), Some((copy, place)))
     }
 
     /// Whether there is nothing to do but to tell the broker.
@@ -301,7 +374,7 @@ impl Shared {
             let acked = if lazily && held.is_brief(now) {
                 self.ack_by(held.tag.epoch, |connection| connection.settle_lazily(held.amqp, Settle::Ack))
             } else {
-                self.ack(held.amqp, held.tag.epoch)
+                self.settle_amqp(held.amqp, held.tag.epoch, Settle::Ack)
             };
             self.keep(held.stored.envelope);
             if acked { Settled::Done } else { Settled::Lost }
@@ -313,71 +386,87 @@ impl Shared {
         settled
     }
 
-    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
-        if batch.iter().all(|settlement| self.is_plain(settlement)) {
+    async fn settle(self: &Rc<Self>, batch: &[Settlement]) -> Result<Vec<Settled>, BrokerError> {
+        if batch.iter().all(|settlement| self.is_plain(settlement)) && self.ended.borrow().is_empty() {
             return Ok(self.tell(batch, true));
         }
-        let (mut copies, mut results, mut released) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut following, now) = (self.core.following(), self.core.now());
-        {
-            let running = self.running.borrow();
-            for settlement in batch {
-                let Some(held) = running.get(&settlement.tag) else { continue };
-                let (copy, result) = self.follow(held, settlement);
-                let leaves = copy.as_ref().is_none_or(|(_, place)| *place == Place::Dead);
-                if leaves && held.stored.envelope.unique.is_some() {
-                    released.push(Arc::clone(&held.stored.envelope));
+        let mut settled: Vec<Result<Settled, Rc<Settling>>> = Vec::with_capacity(batch.len());
+        // As they came, so that those returned together keep their order.
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        order.sort_by_key(|at| batch[*at].tag);
+        settled.resize_with(batch.len(), || Ok(Settled::Lost));
+        for at in order {
+            let settlement = &batch[at];
+            let pending = self.settling.borrow().get(&settlement.tag).cloned();
+            settled[at] = if let Some(settling) = pending {
+                Err(settling)
+            } else if let Some(ended) = self.ended.borrow_mut().remove(&settlement.tag) {
+                Ok(ended)
+            } else if self.is_plain(settlement) {
+                Ok(self.tell(std::slice::from_ref(settlement), false)[0])
+            } else {
+                let held = self.running.borrow_mut().remove(&settlement.tag);
+                match held {
+                    Some(held) => {
+                        let plan = self.plan(&held, settlement);
+                        Err(settle::begin(self, held, plan))
+                    }
+                    None => Ok(Settled::Lost),
                 }
-                copies.extend(copy.map(|copy| (settlement.tag, copy)));
-                results.extend(result.filter(|result| {
-                    let kind = self.core.kind(&held.stored.envelope.queue);
-                    following.add(kind, &held.stored, result, now)
-                }));
+            };
+        }
+        let all = async {
+            for settling in settled.iter().filter_map(|settled| settled.as_ref().err()) {
+                settling.ended().await;
             }
-        }
-        if !copies.is_empty() {
-            // As they came, so that those returned together keep their order.
-            copies.sort_by_key(|(tag, _)| *tag);
-            let copies: Vec<(Stored, Place)> = copies.into_iter().map(|(_, copy)| copy).collect();
-            self.core.write(&copies).await?;
-        }
-        self.core.write_following(following).await?;
-        if !results.is_empty() {
-            self.core.store_results(&results).await?;
-        }
-        // What was written for them is not to be written twice.
-        let settled = self.tell(batch, false);
-        for envelope in &released {
-            // The key lets go of itself in time.
-            if let Err(error) = self.core.release(envelope).await {
-                tracing::warn!(task = %envelope.id, %error, "the unique key stays taken until its time is over");
-            }
-        }
-        Ok(settled)
+        };
+        let _ = timeout(SETTLE_PATIENCE, all).await;
+        Ok(settled.into_iter().map(|settled| settled.unwrap_or_else(|settling| settling.answer())).collect())
     }
 
     /// Gives deliveries back, uncounted.
-    async fn give_back(&self, mut all: Vec<Held>) -> Result<(), BrokerError> {
-        if all.is_empty() {
-            return Ok(());
+    async fn give_back(self: &Rc<Self>, all: Vec<Held>) {
+        let mut returned = Vec::new();
+        for held in all {
+            if self.is_revoked(&held.stored.envelope.id) {
+                self.conclude(held, TaskState::Revoked);
+            } else if held.delivered < DELIVERED_MAX {
+                returned.push(held);
+            } else {
+                let plan = Shared::return_plan(&held);
+                settle::begin(self, held, plan);
+            }
         }
-        all.sort_by_key(|held| held.tag);
-        let (revoked, returned): (Vec<&Held>, Vec<&Held>) =
-            all.iter().partition(|held| self.is_revoked(&held.stored.envelope.id));
-        let copies: Vec<(Stored, Place)> = returned.iter().map(|held| (held.stored.clone(), Place::Head)).collect();
-        if !copies.is_empty() {
-            self.core.write(&copies).await?;
+        if returned.is_empty() {
+            return;
         }
-        for held in revoked {
-            self.core.conclude(&held.stored, TaskState::Revoked).await?;
+        // One note for all of them; without it each counts a crash more than it had.
+        let attempts: Vec<Attempt> = returned.iter().map(Held::attempt).collect();
+        if let Err(error) = self.core.note(&attempts).await {
+            tracing::warn!(%error, tasks = attempts.len(), "returned tasks may be counted as crashed once");
         }
-        for held in &all {
-            self.ack(held.amqp, held.tag.epoch);
+        for held in &returned {
+            self.settle_amqp(held.amqp, held.tag.epoch, Settle::Requeue);
         }
-        Ok(())
     }
 
-    async fn stop(&self) -> Result<(), BrokerError> {
+    /// Waits until everything that is being settled is.
+    async fn settled(&self) {
+        loop {
+            let next = self.settling.borrow().values().find(|settling| !settling.is_parked()).cloned();
+            let Some(settling) = next else { return };
+            settling.ended().await;
+            // Its task takes it out of the list.
+            tidegate_loop::yield_now().await;
+        }
+    }
+
+    /// Ends what is being settled where it is.
+    fn cancel_settling(&self) {
+        self.settling.take().values().for_each(|settling| settling.cancel());
+    }
+
+    async fn stop(self: &Rc<Self>) -> Result<(), BrokerError> {
         if self.stopped.replace(true) {
             return Ok(());
         }
@@ -391,17 +480,21 @@ impl Shared {
             }
         }
         // The supervisor keeps what was on its way out of here from now on.
-        self.give_back(self.take_held()).await
+        self.give_back(self.take_held()).await;
+        Ok(())
     }
 
-    async fn close(&self) -> Result<(), BrokerError> {
+    async fn close(self: &Rc<Self>) -> Result<(), BrokerError> {
         let returned = async {
             self.stop().await?;
             let running: Vec<Held> = self.running.borrow_mut().drain().map(|(_, held)| held).collect();
-            self.give_back(running).await
+            self.give_back(running).await;
+            self.settled().await;
+            Ok(())
         };
         let returned = timeout(CLOSE_PATIENCE, returned).await;
         self.closed.set(true);
+        self.cancel_settling();
         self.changed.notify_all();
         let connection = self.connection.borrow_mut().take();
         if let Some(connection) = connection {
@@ -448,6 +541,7 @@ impl Consumer for RabbitConsumer {
 impl Drop for RabbitConsumer {
     fn drop(&mut self) {
         self.supervisor.cancel();
+        self.shared.cancel_settling();
         // Cut: what is unsettled returns as it would after a crash.
         self.shared.connection.borrow_mut().take();
     }

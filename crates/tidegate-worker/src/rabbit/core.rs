@@ -246,11 +246,6 @@ impl Core {
         self.publisher.send_over(channel, messages, terms, declare).await
     }
 
-    /// Writes tasks to their places, and returns once the broker keeps them all.
-    pub(super) async fn write(&self, tasks: &[(Stored, Place)]) -> Result<(), BrokerError> {
-        all_stored(self.write_each(tasks, self.terms()).await?)
-    }
-
     pub(super) async fn post(&self, message: Message) -> Result<(), BrokerError> {
         self.post_all(vec![message]).await
     }

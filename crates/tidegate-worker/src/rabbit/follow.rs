@@ -1,7 +1,6 @@
 //! What follows from how a foreign task ended, before it may be acknowledged: Celery's answers, callbacks, chains; dramatiq's
 //! pipelines. And how a foreign message is written for its next try, so that its own workers understand it as well.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tidegate_amqp::Message;
 use tidegate_amqp::types::BasicProperties;
 
 use super::core::{Core, Place};
+use super::engine::plan::Step;
 use super::message::Stored;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, TaskError, TaskResult, TaskState};
@@ -25,7 +25,7 @@ const KEPT_MIN: Duration = Duration::from_secs(1);
 /// Told of tasks that ended before any worker saw them.
 pub(super) type Unseen = Rc<dyn Fn(&Envelope, TaskState)>;
 
-/// What is to be written for a batch of ended tasks.
+/// What is to be written for a task that ended.
 #[derive(Debug)]
 pub(super) struct Following {
     chords: Chords,
@@ -69,7 +69,15 @@ impl Following {
         kept
     }
 
-    fn take(&mut self, message: &Rc<celery::Message>, following: celery::Following, now: Timestamp) {
+    /// What is to be done, in its order, and what chords get after that.
+    pub(super) fn into_steps(self) -> (Vec<Step>, Vec<Step>) {
+        let Following { begun, tasks, answers, parts, .. } = self;
+        let mut steps: Vec<Step> = begun.into_iter().map(Step::Begin).collect();
+        steps.extend([Step::Follow(tasks), Step::Answers(answers)]);
+        (steps, parts.into_iter().map(|(message, part)| Step::Part(message, part)).collect())
+    }
+
+    pub(super) fn take(&mut self, message: &Rc<celery::Message>, following: celery::Following, now: Timestamp) {
         self.parts.extend(following.parts.into_iter().map(|part| (Rc::clone(message), part)));
         self.begun.extend(following.chords);
         self.tasks.extend(following.tasks.into_iter().map(|envelope| fresh(envelope, now)));
@@ -119,77 +127,10 @@ pub(super) fn retried(kind: QueueKind, stored: &mut Stored, at: Timestamp, error
 }
 
 impl Core {
-    /// Tells of a task that does not run any more, and what follows from that.
-    pub(super) async fn conclude(&self, stored: &Stored, state: TaskState) -> Result<(), BrokerError> {
-        let (mut following, result) = (self.following(), self.end(&stored.envelope.id, state));
-        let kept = following.add(self.kind(&stored.envelope.queue), stored, &result, self.now());
-        self.write_following(following).await?;
-        if kept {
-            self.store_results(&[result]).await?;
-        }
-        let watcher = self.unseen.borrow().clone();
-        if let Some(watcher) = watcher {
-            watcher(&stored.envelope, state);
-        }
-        Ok(())
-    }
-
-    /// For what follows from a batch.
+    /// For what follows from an end.
     pub(super) fn following(&self) -> Following {
         let chords = if self.backend.borrow().is_some() { Chords::Counted } else { Chords::Refused };
         Following { chords, begun: Vec::new(), tasks: Vec::new(), answers: Vec::new(), parts: Vec::new() }
-    }
-
-    /// Writes all of it, and returns once it is kept. What can never be written is told and left out: somebody's odd signature
-    /// must not keep a task from being settled.
-    pub(super) async fn write_following(&self, mut following: Following) -> Result<(), BrokerError> {
-        let mut parts: VecDeque<(Rc<celery::Message>, Part)> = std::mem::take(&mut following.parts).into();
-        self.write_first(following).await?;
-        let backend = self.backend.borrow().clone();
-        let Some(backend) = backend else { return Ok(()) };
-        while let Some((message, part)) = parts.pop_front() {
-            let whole = match backend.part(&part).await {
-                Ok(Some(whole)) => whole,
-                Ok(None) => continue,
-                Err(BrokerError::Refused { message }) => {
-                    tracing::error!(task.id = part.returned.id, group = part.group, message, "a chord will not end");
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let (mut following, now) = (self.following(), self.now());
-            following.take(&message, message.after_chord(&part, &whole.parts, whole.shape.as_ref(), now), now);
-            // The end of a chord may be a part of the one around it.
-            parts.extend(std::mem::take(&mut following.parts));
-            self.write_first(following).await?;
-            backend.end_chord(&part).await?;
-        }
-        Ok(())
-    }
-
-    async fn write_first(&self, following: Following) -> Result<(), BrokerError> {
-        let Following { begun, tasks, answers, .. } = following;
-        let backend = self.backend.borrow().clone();
-        if let Some(backend) = &backend {
-            for chord in &begun {
-                backend.begin_chord(chord).await?;
-            }
-        }
-        for (stored, _) in &tasks {
-            self.reach(&stored.envelope.queue).await?;
-        }
-        if !tasks.is_empty() && refused(self.write(&tasks).await)? {
-            for task in tasks {
-                let (id, queue) = (task.0.envelope.id.clone(), task.0.envelope.queue.clone());
-                if refused(self.write(&[task]).await)? {
-                    tracing::error!(task.id = %id, queue, "a task that follows another cannot be sent");
-                }
-            }
-        }
-        match backend {
-            Some(backend) => backend.store(&answers).await,
-            None => self.reply(answers).await,
-        }
     }
 
     /// Tells of a task that begins, if it can be told now.
@@ -202,7 +143,7 @@ impl Core {
     }
 
     /// Answers where `rpc://` looks for them.
-    async fn reply(&self, answers: Vec<Answer>) -> Result<(), BrokerError> {
+    pub(super) async fn reply(&self, answers: Vec<Answer>) -> Result<(), BrokerError> {
         let message = |answered: Answer| answered.reply.map(|reply| answer(&reply, answered.body));
         let messages: Vec<Message> = answers.into_iter().filter_map(message).collect();
         if !messages.is_empty() && refused(self.post_all(messages.clone()).await)? {
@@ -217,7 +158,7 @@ impl Core {
     }
 
     /// Makes sure that a queue is there, whatever its arguments: those of foreign queues are their owners' business.
-    async fn reach(&self, queue: &str) -> Result<(), BrokerError> {
+    pub(super) async fn reach(&self, queue: &str) -> Result<(), BrokerError> {
         if self.topology.knows(queue) {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
-use tidegate_amqp::{Field, Glance};
+use tidegate_amqp::{Delivery, Field, Glance};
 
 use crate::codec::{celery, dramatiq};
 use crate::task::{Envelope, TaskId, Unique};
@@ -232,6 +232,16 @@ pub(super) fn read(
         published: instant(own.published).unwrap_or(found),
         dead: dead.map(Box::new),
     }
+}
+
+/// How often a quorum queue has delivered a message before.
+pub(super) fn delivery_count(delivery: &Delivery) -> u32 {
+    let Ok(properties) = delivery.properties.glance() else { return 0 };
+    let mut headers = properties.headers;
+    count(headers.find_map(|header| match header {
+        (b"x-delivery-count", Field::Integer(number)) => Some(number),
+        _ => None,
+    }))
 }
 
 /// An envelope of this queue, in the memory of another if nobody else has that.

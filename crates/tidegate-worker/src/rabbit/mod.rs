@@ -7,28 +7,27 @@
 //!
 //! # What AMQP cannot do, and what is done instead
 //! What of this concerns the contract of brokers is told by [`capabilities`](crate::Broker::capabilities).
-//! - *Peek*: what is looked at is taken and put back, at the head of a classic queue, otherwise at its end; a task that is due in
-//!   that moment waits it out.
+//! - *Peek*: what is looked at is taken and put back by the broker; a task that is due in that moment waits it out.
 //! - *Results, revokes, the list of queues*: three streams (`tidegate.results`, `tidegate.revoked`, `tidegate.queues`) that
 //!   everybody appends to and reads from the beginning. Who asks for results keeps those of the last `result_memory` in
 //!   memory. Streams need RabbitMQ 3.9. Where they are not up (they may not come back after a broker was killed soon after they
 //!   were made), tasks go on without: revokes are heard later, and storing a result is an error. Each is read over a connection
 //!   of its own, because a refused read would close the channel that tasks come over.
 //! - *Crashes*: all that is told is that somebody had a message before. Only a new message can carry a count, so such a one is
-//!   put in its place (a quorum queue counts by itself); what a lost connection or a broker's death explains is not counted.
+//!   put in its place (a quorum queue counts by itself); what a lost connection, a broker's death or a note explains is not
+//!   counted. A note says that a task was returned or looked at; it is written to the log of revokes before the task goes back.
 //! - *Unique*: a queue stands for the key (`unique.rs`, `engine/keys.rs`).
 //! - *All of a batch or none*: a batch is checked as a whole, then written message by message, and each one's own end is
 //!   reported (`engine/publisher.rs`). The same id published twice is stored twice.
 //! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
 //!   running tasks of its own process, and says 0 for the age.
-//! - *A returned task* stands before all others of its queue (classic queues); those returned together keep their order, those
-//!   returned one after the other stand in the order they were returned in.
+//! - *A returned task* keeps its place, except in a quorum queue, where it may come behind those that were delivered with it.
 //! - *A revoked task* leaves its queue when its turn comes, not before; only then is there a result that says so.
 //! - *An acknowledgement has no answer*: [`Settled::Done`](crate::Settled::Done) means that it was sent on the connection the
 //!   delivery came over. If that breaks before the broker reads it, the task is delivered once more.
 //!
-//! Read `mod.rs`, `core.rs` (how tasks are written), `message.rs` (as what), `consumer.rs` and `supervisor.rs` (how they are
-//! received), then the rest.
+//! Read `mod.rs`, `engine/` (what is decided, without I/O), `core.rs` and `link.rs` (how tasks are written), `message.rs` (as
+//! what), `consumer.rs` and `supervisor.rs` (how they are received), `settle.rs` (how they end), then the rest.
 
 mod admin;
 mod backoff;
@@ -42,6 +41,7 @@ mod link;
 mod message;
 mod results;
 mod revokes;
+mod settle;
 mod supervisor;
 mod topology;
 mod unique;
@@ -286,7 +286,8 @@ impl Broker for RabbitBroker {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             priorities: self.core.options.kind == QueueKind::Classic,
-            returns_in_place: false,
+            // A quorum queue puts a single returned task behind those that were delivered with it.
+            returns_in_place: self.core.options.kind != QueueKind::Quorum,
             remembers_ids: false,
             revokes_waiting: false,
             peeks_delayed: false,

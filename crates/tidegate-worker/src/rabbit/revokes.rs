@@ -4,23 +4,37 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_amqp::{Connection, Incoming as Arrived, Settle};
-use tidegate_loop::{Task, sleep, spawn};
-use tidegate_sync::Event;
+use tidegate_loop::{LoopHandle, Task, sleep, spawn};
+use tidegate_sync::{Event, Mutex};
 
 use super::backoff::Backoff;
 use super::consumer::Shared;
-use super::core;
+use super::core::{self, Core};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
+use super::settle::Attempt;
 use super::topology::REVOKED;
 use crate::broker::{BrokerError, Incoming};
 use crate::task::TaskId;
 
 /// Entries a read ahead.
 const PREFETCH: u16 = 1000;
+
+/// Attempts that are remembered as returned.
+const RETURNED_MAX: usize = 100_000;
+
+/// One reading to the end at a time.
+struct CatchingUp(Mutex<()>);
+
+impl Default for CatchingUp {
+    fn default() -> CatchingUp {
+        CatchingUp(Mutex::new(()))
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Revokes {
@@ -29,6 +43,14 @@ pub(super) struct Revokes {
     offset: Cell<Option<i64>>,
     /// Set once everything was read that was there at the beginning.
     pub(super) read: Event,
+    /// Attempts that returned to their queues without a crash, and how often.
+    returned: RefCell<HashMap<Attempt, u32>>,
+    /// The marker that is waited for; `None` once it was read.
+    awaited: RefCell<Option<String>>,
+    marked: Event,
+    /// When the last reading to the end began.
+    caught_up: Cell<Option<Instant>>,
+    catching_up: CatchingUp,
 }
 
 impl Revokes {
@@ -43,6 +65,57 @@ impl Revokes {
 
     pub(super) fn ids(&self) -> Vec<TaskId> {
         self.known.borrow().keys().cloned().collect()
+    }
+
+    /// How often an attempt returned to its queue without a crash.
+    pub(super) fn returned(&self, attempt: &Attempt) -> u32 {
+        self.returned.borrow().get(attempt).copied().unwrap_or(0)
+    }
+
+    /// Uses up a return; `false` if there was none.
+    pub(super) fn take_returned(&self, attempt: &Attempt) -> bool {
+        let mut returned = self.returned.borrow_mut();
+        let Some(count) = returned.get_mut(attempt) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            returned.remove(attempt);
+        }
+        true
+    }
+
+    fn hear_returned(&self, entry: &Value) {
+        let Some(attempts) = entry.get("returned").and_then(Value::as_array) else { return };
+        let mut returned = self.returned.borrow_mut();
+        if returned.len() > RETURNED_MAX {
+            // The oldest are not known; what is forgotten costs one crash of a task's allowance.
+            returned.clear();
+        }
+        for attempt in attempts {
+            let number =
+                |at: usize| attempt.get(at).and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
+            let id = attempt.get(0).and_then(Value::as_str).map(TaskId::from);
+            if let (Some(id), Some(retries), Some(crashes)) = (id, number(1), number(2)) {
+                *returned.entry(Attempt { id, retries, crashes }).or_default() += 1;
+            }
+        }
+    }
+
+    /// Reads everything that was written before this call.
+    pub(super) async fn catch_up(&self, core: &Core) -> Result<(), BrokerError> {
+        let asked = LoopHandle::current().time();
+        let _turn = self.catching_up.0.lock().await;
+        if self.caught_up.get().is_some_and(|began| began > asked) {
+            return Ok(());
+        }
+        let began = LoopHandle::current().time();
+        let marker = TaskId::new().to_string();
+        *self.awaited.borrow_mut() = Some(marker.clone());
+        core.append(REVOKED, &json!({ "marker": marker })).await?;
+        while self.awaited.borrow().is_some() {
+            self.marked.wait().await;
+        }
+        self.caught_up.set(Some(began));
+        Ok(())
     }
 
     /// The task of an entry, if those that have it must be told. A revoke may spare what runs already, as Celery's do unless
@@ -119,8 +192,15 @@ async fn follow_once(
             connection.settle(delivery.tag, Settle::Ack);
             revokes.offset.set(core::offset(&delivery).or(revokes.offset.get()));
             let Ok(entry) = serde_json::from_slice::<Value>(&delivery.body) else { continue };
-            if entry.get("marker").is_some_and(|nonce| *nonce == *marker) {
-                revokes.read.set();
+            revokes.hear_returned(&entry);
+            if let Some(nonce) = entry.get("marker").and_then(Value::as_str) {
+                if revokes.awaited.borrow().as_deref() == Some(nonce) {
+                    revokes.awaited.take();
+                    revokes.marked.notify_all();
+                }
+                if nonce == marker {
+                    revokes.read.set();
+                }
             } else if let Some(id) = revokes.hear(&entry, core.now())
                 && shared.runs(&id)
             {
@@ -134,7 +214,6 @@ async fn follow_once(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_revoke_is_heard_until_its_time_is_over_and_may_spare_what_runs() {

@@ -11,7 +11,11 @@ use tidegate_loop::{sleep, spawn, timeout};
 use super::backoff::Backoff;
 use super::consumer::{ACK_PATIENCE, Held, READ_PATIENCE, Shared};
 use super::core::{Core, Place};
+use super::engine::plan::{Plan, Step};
+use super::engine::publisher::{Fate, Terms};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
+use super::message;
+use super::settle;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, Incoming, Tag, TaskState};
 use crate::clock;
@@ -19,6 +23,12 @@ use crate::codec::dramatiq;
 
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the notes of returned tasks are waited for.
+const JUDGE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a copy with a new count of crashes is waited for.
+const RECOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
@@ -168,10 +178,22 @@ fn lose(shared: &Shared) {
         missed.insert(held.stored.envelope.id.clone());
         tags.push(tag);
     }
-    let copies = shared.rewriting.borrow_mut().drain().filter_map(|(_, copy)| copy).collect::<Vec<_>>();
+    let copies = shared.recounting.borrow_mut().drain().filter_map(|(_, copy)| copy).collect::<Vec<_>>();
     for held in shared.take_held().into_iter().chain(copies) {
         missed.insert(held.stored.envelope.id.clone());
     }
+    let mut settling = shared.settling.borrow_mut();
+    missed.extend(settling.values().map(|settling| settling.id()));
+    if settling.len() > 4 * shared.subscription.prefetch {
+        settling.retain(|_, settling| {
+            let parked = settling.is_parked();
+            if parked {
+                settling.cancel();
+            }
+            !parked
+        });
+    }
+    drop(settling);
     tags.sort_unstable();
     tags.into_iter().for_each(|tag| shared.notice(Incoming::Lost(tag)));
     shared.changed.notify_all();
@@ -230,73 +252,108 @@ fn take(
         return;
     };
     let (amqp, redelivered) = (delivery.tag, delivery.redelivered);
+    let delivered = if kind == QueueKind::Quorum && redelivered { message::delivery_count(&delivery) } else { 0 };
     connection.reuse(delivery);
     if delayed && stored.envelope.eta.is_none() {
         let eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
         Arc::make_mut(&mut stored.envelope).eta = eta;
     }
-    let pardoned = redelivered && shared.pardons(&stored.envelope.id);
-    let counted_by_broker = kind == QueueKind::Quorum;
-    if pardoned && counted_by_broker {
-        stored.crashes = stored.crashes.saturating_sub(1);
-    }
     let tag = Tag { epoch: shared.epoch.get(), number: amqp.number };
-    let held = Held { at, tag, amqp, stored, handed_out: None };
-    let held = match shared.rewriting.borrow_mut().get_mut(&held.stored.envelope.id) {
-        Some(copy @ None) => {
-            *copy = Some(held);
-            return;
-        }
-        _ => held,
-    };
+    let mut held = Held { at, tag, amqp, stored, counted: delivered, delivered, due, handed_out: None };
+    if let Some(copy @ None) = shared.recounting.borrow_mut().get_mut(&held.stored.envelope.id) {
+        *copy = Some(held);
+        return;
+    }
+    let mut pardoned = false;
+    if redelivered {
+        // The same attempt is being settled here: it is not run again.
+        let Some(fresh) = settle::join(shared, held) else { return };
+        held = fresh;
+        pardoned = shared.pardons(&held.stored.envelope.id);
+    }
     let envelope = &held.stored.envelope;
     if shared.is_revoked(&envelope.id) {
-        drop(spawn(finish(shared.clone(), held, TaskState::Revoked)));
+        shared.conclude(held, TaskState::Revoked);
     } else if envelope.expires.is_some_and(|expires| expires <= now) {
         shared.notice(Incoming::Expired(envelope.id.clone()));
-        drop(spawn(finish(shared.clone(), held, TaskState::Expired)));
+        shared.conclude(held, TaskState::Expired);
     } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
-        drop(spawn(rewrite(shared.clone(), held, Place::Due)));
-    } else if redelivered && !counted_by_broker && !pardoned && !delayed {
-        // Only a new message can carry the count; its first one says no more than that somebody had it.
-        let mut held = held;
-        held.stored.crashes += 1;
-        drop(spawn(rewrite(shared.clone(), held, if due { Place::Due } else { Place::Head })));
-    } else if shared.stopped.get() {
-        drop(spawn(rewrite(shared.clone(), held, Place::Head)));
+        let copy = Step::Copy(Box::new((held.stored.clone(), Place::Due)));
+        settle::begin(shared, held, Plan::new([copy, Step::Ack]));
+    } else if redelivered && !delayed {
+        judge(shared, held, kind, pardoned);
+    } else {
+        hold(shared, held);
+    }
+}
+
+/// Keeps a task for the worker, or gives it back if the worker wants no more.
+fn hold(shared: &Rc<Shared>, held: Held) {
+    if shared.stopped.get() {
+        let plan = Shared::return_plan(&held);
+        settle::begin(shared, held, plan);
     } else {
         shared.hold(held);
     }
 }
 
-/// A task that must not run leaves with a result.
-pub(super) async fn finish(shared: Rc<Shared>, held: Held, state: TaskState) {
-    let Held { stored, amqp, tag, .. } = held;
-    let envelope = &stored.envelope;
-    let done = async {
-        shared.core.conclude(&stored, state).await?;
-        shared.ack(amqp, tag.epoch);
-        shared.core.release(envelope).await
-    };
-    if let Err(error) = done.await {
-        tracing::warn!(task = %envelope.id, %error, "a task that must not run could not be taken out; it comes again");
+/// Finds out how many of a task's deliveries ended by a crash: all that is told is that there were some.
+fn judge(shared: &Rc<Shared>, held: Held, kind: QueueKind, pardoned: bool) {
+    let revokes = &shared.revokes;
+    if kind == QueueKind::Quorum {
+        let attempt = held.attempt();
+        // The queue has counted every delivery, whatever its end was.
+        let known = |held: &Held| revokes.returned(&attempt) + u32::from(pardoned) >= held.delivered;
+        if known(&held) {
+            return hold(shared, discounted(held, revokes.returned(&attempt) + u32::from(pardoned)));
+        }
+    } else if pardoned || revokes.take_returned(&held.attempt()) {
+        return hold(shared, held);
     }
+    drop(spawn(judge_later(Rc::clone(shared), held, kind, pardoned)));
 }
 
-/// Puts a changed copy in the place of a message.
-async fn rewrite(shared: Rc<Shared>, held: Held, place: Place) {
-    let Held { stored, amqp, tag, .. } = held;
-    let id = stored.envelope.id.clone();
-    shared.rewriting.borrow_mut().insert(id.clone(), None);
-    match shared.core.write(&[(stored, place)]).await {
-        Ok(()) => {
-            shared.ack(amqp, tag.epoch);
+/// Takes back deliveries of a quorum queue that no worker died with.
+fn discounted(mut held: Held, innocent: u32) -> Held {
+    let innocent = innocent.min(held.counted);
+    held.counted -= innocent;
+    held.stored.crashes = held.stored.crashes.saturating_sub(innocent);
+    held
+}
+
+/// As [`judge`], once the notes of others were read.
+async fn judge_later(shared: Rc<Shared>, mut held: Held, kind: QueueKind, pardoned: bool) {
+    if !matches!(timeout(JUDGE_PATIENCE, shared.revokes.catch_up(&shared.core)).await, Ok(Ok(()))) {
+        tracing::debug!(task.id = %held.stored.envelope.id, "the notes of returned tasks cannot be read");
+    }
+    if held.tag.epoch != shared.epoch.get() {
+        return;
+    }
+    let attempt = held.attempt();
+    if kind == QueueKind::Quorum {
+        let innocent = shared.revokes.returned(&attempt) + u32::from(pardoned);
+        hold(&shared, discounted(held, innocent));
+    } else if shared.revokes.take_returned(&attempt) {
+        hold(&shared, held);
+    } else {
+        // Only a new message can carry the count.
+        held.stored.crashes += 1;
+        let terms = Terms::within(RECOUNT_PATIENCE);
+        let copy = (held.stored.clone(), held.place());
+        shared.recounting.borrow_mut().insert(attempt.id.clone(), None);
+        match shared.core.write_each(&[copy], terms).await.as_deref() {
+            Ok([Fate::Stored]) => _ = shared.settle_amqp(held.amqp, held.tag.epoch, Settle::Ack),
+            // It is not worth waiting for: the count is right for this run.
+            _ if held.tag.epoch == shared.epoch.get() => {
+                held.counted += 1;
+                hold(&shared, held);
+            }
+            _ => {}
         }
-        Err(error) => tracing::warn!(task = %id, %error, "a task could not be put back; it comes again"),
+        let copy = shared.recounting.borrow_mut().remove(&attempt.id).flatten();
+        if let Some(copy) = copy {
+            hold(&shared, copy);
+        }
     }
-    let copy = shared.rewriting.borrow_mut().remove(&id).flatten();
-    if let Some(copy) = copy {
-        shared.hold(copy);
-        shared.changed.notify_all();
-    }
+    shared.changed.notify_all();
 }

@@ -209,6 +209,7 @@ fn settle_all(
         match done {
             Settled::Done => *answers.freed.entry(key).or_default() += 1,
             Settled::Lost => answers.suspects.push(key),
+            Settled::Pending => {}
         }
         outcome.results |= settlement.result.is_some();
         outcome.ring |= settlement.result.is_some() || !matches!(settlement.verdict, crate::broker::Verdict::Ack);
