@@ -51,6 +51,11 @@ impl RawProperties {
         self.0
     }
 
+    /// As they came.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Reads them.
     ///
     /// # Errors

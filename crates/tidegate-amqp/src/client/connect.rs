@@ -23,8 +23,11 @@ use crate::uri::{Host, Sasl, Uri};
 pub struct Options {
     /// What the broker's management shows.
     pub name: String,
-    /// Longer messages are rejected unread; 128 MiB unless set.
+    /// Longer messages come without their body ([`Incoming::Oversized`](crate::Incoming::Oversized)); 128 MiB unless set.
     pub body_bytes_max: u64,
+    /// After a message longer than this nothing more is read until [`resume`](crate::Connection::resume) is called, so that a program has one
+    /// such message in memory at a time; never unless set.
+    pub pause_above: u64,
     /// Whether the broker confirms what is published; it does unless set.
     pub confirms: bool,
     /// For how long what is [settled lazily](crate::Connection::settle_lazily) may wait for others to go along with, which
@@ -41,6 +44,7 @@ impl Default for Options {
         Options {
             name: "tidegate".to_owned(),
             body_bytes_max: 128 << 20,
+            pause_above: u64::MAX,
             confirms: true,
             ack_patience: Duration::ZERO,
             read_patience: Duration::ZERO,
@@ -101,6 +105,7 @@ async fn open(
         heartbeat: uri.heartbeat,
         name: options.name.clone(),
         body_bytes_max: options.body_bytes_max,
+        pause_above: options.pause_above,
         confirms: options.confirms,
         ack_patience: options.ack_patience,
     };

@@ -4,9 +4,11 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::connect::{self, Options};
+use super::driver::now;
 use super::error::{ConnectError, Error, PublishError};
 use super::shared::{Confirmation, Shared, Slot};
 use crate::acks::Settle;
@@ -21,10 +23,12 @@ use crate::uri::Uri;
 pub enum Incoming {
     /// A message.
     Delivery(Delivery),
-    /// A message beyond the limit, rejected.
+    /// A message beyond the limit, without its body. It is not settled: it returns to its queue with the end of the connection.
     Oversized {
-        /// Its tag; it is settled.
+        /// By what it is settled.
         tag: Tag,
+        /// Of which consumer; empty for a message that was asked for singly.
+        consumer: Arc<str>,
         /// Its length.
         bytes: u64,
     },
@@ -342,6 +346,12 @@ impl Connection {
     /// As [`reuse`](Self::reuse), for a body that was taken out of its delivery.
     pub fn reuse_body(&self, body: Vec<u8>) {
         self.shared.inner.borrow_mut().session.reuse(body);
+    }
+
+    /// Reads on after a [large message](Options::pause_above), which is out of memory now.
+    pub fn resume(&self) {
+        self.shared.inner.borrow_mut().session.resume(now());
+        self.shared.nudge();
     }
 
     /// Publishes, as soon as there is room: not while the broker blocks, nor while a megabyte waits to be sent. The answer is

@@ -223,7 +223,9 @@ impl Future for Driver {
                 let _ = this.link.poll_close(cx);
                 return Poll::Ready(());
             }
-            match this.link.poll_read(cx, &mut this.buffer) {
+            let paused = this.shared.inner.borrow().session.is_paused();
+            let read = if paused { Poll::Pending } else { this.link.poll_read(cx, &mut this.buffer) };
+            match read {
                 Poll::Ready(Ok(0)) => {
                     this.shared.with_session(Session::handle_end);
                     continue;

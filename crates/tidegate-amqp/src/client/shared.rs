@@ -178,7 +178,9 @@ impl Inner {
             }
             Event::Returned { number: Some(number), returned } => self.returned.push((number, returned)),
             Event::Returned { number: None, returned } => self.inbox.push(Incoming::Returned(returned)),
-            Event::Oversized { tag, bytes } => self.inbox.push(Incoming::Oversized { tag, bytes }),
+            Event::Oversized { tag, consumer, bytes } => {
+                self.inbox.push(Incoming::Oversized { tag, consumer, bytes });
+            }
             Event::ConsumerCancelled { consumer } => self.inbox.push(Incoming::ConsumerCancelled { consumer }),
             Event::Blocked { reason } => {
                 tracing::warn!(broker = place, reason, "the broker takes no messages");

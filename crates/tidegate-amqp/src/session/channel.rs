@@ -324,9 +324,9 @@ impl Session {
             return Err(Fault::Malformed("a delivery's number is not the next one"));
         }
         let tag = Tag { epoch: self.channel.epoch, number };
+        self.paused |= rest.body.len() as u64 > self.options.pause_above;
         if let Some(bytes) = rest.oversized {
-            self.channel.acks.settle(number, Settle::Reject);
-            self.events.push_back(Event::Oversized { tag, bytes });
+            self.events.push_back(Event::Oversized { tag, consumer, bytes });
             if matches!(kind, Kind::Got) {
                 let request = self.expected(Expect::Get)?;
                 self.events.push_back(Event::Reply { request, reply: Reply::Got(None) });

@@ -1,6 +1,7 @@
 //! What a session tells.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::message::{Delivery, Returned, Tag};
@@ -23,11 +24,13 @@ pub enum Event {
     },
     /// A message.
     Delivery(Delivery),
-    /// A message beyond [`SessionOptions::body_bytes_max`](super::SessionOptions::body_bytes_max); it was rejected, so it is
-    /// where its queue sends rejected ones.
+    /// A message beyond [`SessionOptions::body_bytes_max`](super::SessionOptions::body_bytes_max), without its body. It is not
+    /// settled: it returns to its queue when the channel ends, unless it is settled before.
     Oversized {
-        /// What it would have been settled by; it is already.
+        /// By what it is settled.
         tag: Tag,
+        /// Of which consumer; empty for a message that was asked for singly.
+        consumer: Arc<str>,
         /// How long its body was.
         bytes: u64,
     },

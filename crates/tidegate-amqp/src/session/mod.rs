@@ -44,8 +44,11 @@ pub struct SessionOptions {
     pub heartbeat: Duration,
     /// What the broker shows of us: its management lists connections by this name.
     pub name: String,
-    /// Longer messages are rejected unread.
+    /// The bodies of longer messages are dropped as they come; [`Event::Oversized`] says so, and leaves them unsettled.
     pub body_bytes_max: u64,
+    /// After a message longer than this nothing more is read until [`resume`](Session::resume) is called, so that a program has one
+    /// such message in memory at a time; never unless set.
+    pub pause_above: u64,
     /// Whether published messages are confirmed.
     pub confirms: bool,
     /// For how long what is [settled lazily](Session::settle_lazily) may wait for others to go along with; zero: not at all.
@@ -63,6 +66,7 @@ impl SessionOptions {
             heartbeat: Duration::from_secs(30),
             name: "tidegate".to_owned(),
             body_bytes_max: 128 << 20,
+            pause_above: u64::MAX,
             confirms: true,
             ack_patience: Duration::ZERO,
         }
@@ -112,6 +116,8 @@ pub struct Session {
     heartbeat: Option<Duration>,
     last_sent: Instant,
     last_received: Instant,
+    /// A large message has come, and is still in use.
+    paused: bool,
     /// When acknowledgements that wait for company go out without it.
     acks_due: Option<Instant>,
     /// There is one among them that does not wait.
@@ -138,6 +144,7 @@ impl Session {
             heartbeat: None,
             last_sent: now,
             last_received: now,
+            paused: false,
             acks_due: None,
             acks_press: false,
             channel: Channel::default(),
@@ -287,7 +294,7 @@ impl Session {
         }
         let Some(interval) = self.heartbeat.filter(|_| self.state != State::Closed) else { return };
         let silent = now.saturating_duration_since(self.last_received);
-        if silent >= interval * 2 {
+        if silent >= interval * 2 && !self.paused {
             self.end(Closed::Silent { silent });
         } else if now.saturating_duration_since(self.last_sent) >= interval / 2 && self.out.is_empty() {
             wire::put_heartbeat(&mut self.out);
@@ -301,9 +308,22 @@ impl Session {
         }
         let heartbeat = self.heartbeat.map(|interval| {
             let sent = self.last_sent + interval / 2;
-            sent.min(self.last_received + interval * 2)
+            if self.paused { sent } else { sent.min(self.last_received + interval * 2) }
         });
         heartbeat.into_iter().chain(self.acks_due).min()
+    }
+
+    /// Returns `true` while nothing is to be read, because of a [large message](SessionOptions::pause_above).
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The large message is out of memory: reading goes on.
+    pub fn resume(&mut self, now: Instant) {
+        if self.paused {
+            self.paused = false;
+            self.last_received = now;
+        }
     }
 
     /// Moves what is to be sent into `into`, everything at once, acknowledgements included; `false` if there is nothing, or
@@ -351,6 +371,7 @@ impl Session {
     /// Begins to close in order: what was settled and published is sent, the channel closed, then the connection.
     /// [`Event::Closed`] says when it is done.
     pub fn close(&mut self) {
+        self.paused = false;
         match self.state {
             State::Open => {
                 self.state = State::Closing;

@@ -1,6 +1,9 @@
 //! Messages in, settled in every way.
 
+use std::time::Duration;
+
 use tidegate_amqp::{Consume, Error, Incoming, Message, Queue, Settle, types::BasicProperties};
+use tidegate_loop::timeout;
 
 use crate::support::{deliveries, name, on_loop, open, queue};
 
@@ -65,25 +68,28 @@ fn bodies_of_any_size_come_whole() {
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_rejected_unread() {
+fn a_body_beyond_the_limit_is_left_with_the_broker() {
     on_loop(async {
         let uri = crate::support::uri(&format!("amqp://{}", crate::support::plain_host()));
         let mut options = tidegate_amqp::Options::default();
         options.body_bytes_max = 1000;
         let connection = tidegate_amqp::Connection::open(&uri, &options).await.unwrap();
-        let dead = queue(&connection, "dead").await;
-        let name = name("limited");
-        let limited = Queue::exclusive(&name).argument("x-dead-letter-exchange", "");
-        connection.declare(&limited.argument("x-dead-letter-routing-key", dead.as_str())).await.unwrap();
+        let name = queue(&connection, "limited").await;
         connection.consume(&Consume::from(&name)).await.unwrap();
         connection.publish(&Message::to_queue(&name, vec![7; 300_000])).await.unwrap().await.unwrap();
+        let tag = match &connection.recv_all().await.unwrap()[..] {
+            [Incoming::Oversized { bytes: 300_000, tag, .. }] => *tag,
+            other => panic!("unexpected: {other:?}"),
+        };
+        connection.publish(&Message::to_queue(&name, vec![7; 1000])).await.unwrap().await.unwrap();
+        assert_eq!(deliveries(&connection, 1).await[0].body.len(), 1000);
+        // It is still the broker's: it comes again.
+        assert_eq!(connection.stats().unsettled, 2);
+        assert!(connection.settle(tag, Settle::Requeue));
         match &connection.recv_all().await.unwrap()[..] {
             [Incoming::Oversized { bytes: 300_000, .. }] => {}
             other => panic!("unexpected: {other:?}"),
         }
-        connection.publish(&Message::to_queue(&name, vec![7; 1000])).await.unwrap().await.unwrap();
-        assert_eq!(deliveries(&connection, 1).await[0].body.len(), 1000);
-        assert_eq!(connection.declare(&Queue::passive(&dead)).await.unwrap().messages, 1);
         connection.close().await;
     });
 }
@@ -193,6 +199,33 @@ fn without_acknowledgements_nothing_is_settled() {
         let all = deliveries(&connection, 3).await;
         assert!(all.iter().all(|delivery| !connection.settle(delivery.tag, Settle::Ack)));
         assert_eq!(connection.stats().unsettled, 0);
+        connection.close().await;
+    });
+}
+
+#[test]
+fn nothing_is_read_while_a_large_message_is_in_use() {
+    on_loop(async {
+        let uri = crate::support::uri(&format!("amqp://{}?heartbeat=1", crate::support::plain_host()));
+        let mut options = tidegate_amqp::Options::default();
+        options.pause_above = 1_000_000;
+        let connection = tidegate_amqp::Connection::open(&uri, &options).await.unwrap();
+        let publisher = open().await;
+        let name = queue(&connection, "large").await;
+        for _ in 0..3 {
+            publisher.publish(&Message::to_queue(&name, vec![7; 2_000_000])).await.unwrap().await.unwrap();
+        }
+        connection.consume(&Consume::from(&name)).await.unwrap();
+        for left in [2, 1, 0] {
+            let large = deliveries(&connection, 1).await;
+            // Longer than a silent broker is waited for: the silence is ours.
+            let waited = timeout(Duration::from_millis(2_500), connection.recv_all()).await;
+            assert!(waited.is_err() || left == 0, "{waited:?}");
+            assert_eq!((large.len(), connection.stats().waiting), (1, 0));
+            connection.settle(large[0].tag, Settle::Ack);
+            connection.resume();
+        }
+        publisher.close().await;
         connection.close().await;
     });
 }

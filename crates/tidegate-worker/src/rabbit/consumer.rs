@@ -19,8 +19,8 @@ use super::revokes::{Follower, Revokes};
 use super::settle::{self, Attempt, Settling};
 use super::supervisor;
 use crate::broker::{
-    BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskResult, TaskState,
-    Verdict,
+    BrokerError, Consumer, Delivery, Incoming, Local, Settled, Settlement, Subscription, Tag, TaskError, TaskResult,
+    TaskState, Verdict,
 };
 use crate::hash::QuickMap;
 use crate::share::share;
@@ -37,7 +37,10 @@ const PARDONED_FOR: Duration = Duration::from_secs(30);
 pub(super) const ACK_PATIENCE: Duration = Duration::from_millis(5);
 
 /// How long a settlement is waited for before the others of its batch are answered.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The same for one that was pending before.
+const PENDING_PATIENCE: Duration = Duration::from_millis(50);
 
 /// A task that a quorum queue has delivered this often is not put back but written anew: the queue gives up one that was
 /// delivered 50 times.
@@ -300,6 +303,25 @@ impl Shared {
         Plan::new(steps)
     }
 
+    /// What is to be done for a task that is too large to be run: its producer gets a failure, the dead letters all of it.
+    pub(super) fn quarantine_plan(&self, stored: &Stored, reason: &str) -> Plan {
+        let mut result = self.core.end(&stored.envelope.id, TaskState::Failed);
+        result.error = Some(TaskError { kind: "Rejected".to_owned(), message: reason.to_owned(), traceback: None });
+        let (mut following, now) = (self.core.following(), self.core.now());
+        let mut steps = Vec::new();
+        if following.add_refusal(stored, &result, now) {
+            steps.push(Step::Result(result));
+        }
+        let (first, parts) = following.into_steps();
+        steps.extend(first.into_iter().chain(parts));
+        let letter = dying(stored.clone(), now, reason.to_owned(), None);
+        steps.extend([Step::Copy(Box::new((letter, Place::Dead))), Step::Ack]);
+        if stored.envelope.unique.is_some() {
+            steps.push(Step::Release(Arc::clone(&stored.envelope)));
+        }
+        Plan::new(steps)
+    }
+
     /// What is to be done for a task that goes back to its place, uncounted.
     pub(super) fn return_plan(held: &Held) -> Plan {
         if held.delivered < DELIVERED_MAX {
@@ -391,6 +413,7 @@ impl Shared {
             return Ok(self.tell(batch, true));
         }
         let mut settled: Vec<Result<Settled, Rc<Settling>>> = Vec::with_capacity(batch.len());
+        let mut patience = PENDING_PATIENCE;
         // As they came, so that those returned together keep their order.
         let mut order: Vec<usize> = (0..batch.len()).collect();
         order.sort_by_key(|at| batch[*at].tag);
@@ -408,6 +431,7 @@ impl Shared {
                 let held = self.running.borrow_mut().remove(&settlement.tag);
                 match held {
                     Some(held) => {
+                        patience = SETTLE_PATIENCE;
                         let plan = self.plan(&held, settlement);
                         Err(settle::begin(self, held, plan))
                     }
@@ -420,7 +444,7 @@ impl Shared {
                 settling.ended().await;
             }
         };
-        let _ = timeout(SETTLE_PATIENCE, all).await;
+        let _ = timeout(patience, all).await;
         Ok(settled.into_iter().map(|settled| settled.unwrap_or_else(|settling| settling.answer())).collect())
     }
 

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, Queue, Uri};
 use tidegate_loop::timeout;
+use tidegate_sync::Mutex;
 
 use super::Options;
 use super::celery::RedisResults;
@@ -48,6 +49,8 @@ pub(super) struct Core {
     pub(super) control: Link,
     pub(super) keys: Keys,
     pub(super) topology: Topology,
+    /// What many need at once is made once.
+    making: Mutex<()>,
     pub(super) unseen: RefCell<Option<Unseen>>,
     /// Where Celery's results go, if not where `rpc://` looks.
     pub(super) backend: RefCell<Option<Rc<RedisResults>>>,
@@ -90,6 +93,7 @@ impl Core {
             options,
             clock: LoopClock::new(),
             topology: Topology::default(),
+            making: Mutex::new(()),
             unseen: RefCell::default(),
             backend: RefCell::default(),
             listing: RefCell::default(),
@@ -142,6 +146,7 @@ impl Core {
         if self.topology.knows(queue) {
             return Ok(());
         }
+        let _turn = self.making.lock().await;
         let control = self.control.connection().await?;
         let kind = self.kind(queue);
         if self.topology.ensure(&control, kind, queue).await? {
@@ -156,6 +161,7 @@ impl Core {
 
     /// Makes sure that tasks of a queue can be delayed.
     async fn ensure_ladder(&self, queue: &str) -> Result<(), BrokerError> {
+        let _turn = self.making.lock().await;
         let control = self.control.connection().await?;
         if !self.topology.ensure_ladder(&control, self.kind(queue), queue).await? {
             return Ok(());
@@ -244,6 +250,16 @@ impl Core {
             self.message(stored, *place).await
         };
         self.publisher.send_over(channel, messages, terms, declare).await
+    }
+
+    /// Writes a message to a queue of ours as it is.
+    pub(super) async fn send_raw(&self, message: Message, terms: Terms) -> Result<Vec<Fate>, BrokerError> {
+        let declare = async |_| {
+            let message =
+                "the queue of dead letters was deleted; it is made with the next start of a worker".to_owned();
+            Err(BrokerError::Retry { message })
+        };
+        self.publisher.send(vec![message], terms, declare).await
     }
 
     pub(super) async fn post(&self, message: Message) -> Result<(), BrokerError> {

@@ -51,6 +51,22 @@ impl Following {
         }
     }
 
+    /// As [`add`](Self::add), for a message that is too large to be read.
+    pub(super) fn add_refusal(&mut self, stored: &Stored, result: &TaskResult, now: Timestamp) -> bool {
+        let envelope = &stored.envelope;
+        let Some(message) =
+            Some(envelope).filter(|envelope| celery::is_celery(envelope)).and_then(|_| without_body(envelope))
+        else {
+            return true;
+        };
+        let unknown = TaskError { kind: "Rejected".to_owned(), message: String::new(), traceback: None };
+        let error = result.error.as_ref().unwrap_or(&unknown);
+        let following = message.following(Status::Failure(error), now, self.chords);
+        let kept = !message.ignore_result;
+        self.take(&Rc::new(message), following, now);
+        kept && result.ttl >= KEPT_MIN
+    }
+
     fn add_celery(&mut self, stored: &Stored, result: &TaskResult, now: Timestamp) -> bool {
         let unknown = TaskError { kind: "Exception".to_owned(), message: String::new(), traceback: None };
         let error = result.error.as_ref().unwrap_or(&unknown);
@@ -61,8 +77,8 @@ impl Following {
             TaskState::Revoked => Status::Revoked("revoked"),
             TaskState::Expired => Status::Revoked("expired"),
         };
-        // One that cannot be read has nobody who waits, as far as anybody can know; it is among the dead letters.
-        let Ok(message) = celery::read(&stored.envelope, stored.retries) else { return true };
+        let read = celery::read(&stored.envelope, stored.retries).ok().or_else(|| without_body(&stored.envelope));
+        let Some(message) = read else { return true };
         let following = message.following(status, now, self.chords);
         let kept = !message.ignore_result;
         self.take(&Rc::new(message), following, now);
@@ -93,6 +109,18 @@ impl Following {
             }
         }
     }
+}
+
+/// What a message whose body cannot be read says outside of it: whose it is, and where its producer waits for an answer.
+fn without_body(envelope: &Envelope) -> Option<celery::Message> {
+    let mut bare = Envelope::new(&envelope.queue, b"[[],{},{}]".to_vec());
+    bare.id = envelope.id.clone();
+    bare.headers = envelope.headers.clone();
+    // These two describe the body, or may be what cannot be read.
+    for header in ["amqp.content_type", "timelimit"] {
+        bare.headers.remove(header);
+    }
+    celery::read(&bare, 0).ok()
 }
 
 /// A task that is published now.

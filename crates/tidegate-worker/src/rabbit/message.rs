@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
-use tidegate_amqp::{Delivery, Field, Glance};
+use tidegate_amqp::{Delivery, Field, Glance, Message};
 
 use crate::codec::{celery, dramatiq};
 use crate::task::{Envelope, TaskId, Unique};
@@ -21,6 +21,9 @@ pub(super) const PRIORITY_RETURNED: u8 = 10;
 
 /// A header's frame has 128 KiB; a traceback is the only thing in it that grows by itself.
 const TRACEBACK_BYTES_MAX: usize = 32 * 1024;
+
+/// Raw properties of at most this length are kept in a header.
+const RAW_BYTES_MAX: usize = 64 * 1024;
 
 /// An envelope with its history.
 #[derive(Debug, Clone, PartialEq)]
@@ -232,6 +235,22 @@ pub(super) fn read(
         published: instant(own.published).unwrap_or(found),
         dead: dead.map(Box::new),
     }
+}
+
+/// The dead letter of a message whose properties cannot be read: its body, and the properties as they came, with the reason.
+pub(super) fn raw_letter(place: String, delivery: Delivery, death: &Death) -> Message {
+    let Delivery { properties, body, .. } = delivery;
+    let raw = properties.as_bytes();
+    if raw.len() > RAW_BYTES_MAX {
+        // There is no room for more beside them in one frame.
+        return Message::to_queue(place, body).raw_properties(&properties).mandatory(true);
+    }
+    let mut headers = FieldTable::default();
+    headers.insert("tg-dead-at".into(), nanos(death.at));
+    headers.insert("tg-dead-reason".into(), text(cut(&death.reason, TRACEBACK_BYTES_MAX)));
+    headers.insert("tg-raw-properties".into(), AMQPValue::LongString(raw.to_vec().into()));
+    let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
+    Message::to_queue(place, body).properties(&properties).mandatory(true)
 }
 
 /// How often a quorum queue has delivered a message before.

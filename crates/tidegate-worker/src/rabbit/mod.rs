@@ -39,6 +39,7 @@ mod engine;
 mod follow;
 mod link;
 mod message;
+mod quarantine;
 mod results;
 mod revokes;
 mod settle;
@@ -91,7 +92,7 @@ pub struct Options {
     pub result_memory: Duration,
     /// For how long a revoke waits for its task.
     pub revoke_memory: Duration,
-    /// Larger bodies are refused, and go to the dead letters where others have published them.
+    /// Larger bodies are refused, and go to the dead letters as they are where others have published them.
     pub body_bytes_max: usize,
     /// How long a publish waits for a broker that is away, or takes nothing, before it is an error.
     pub publish_patience: Duration,

@@ -228,6 +228,10 @@ impl Core {
                 Ok(fates) => Outcome::Fates(fates),
                 Err(error) => Outcome::Again { reason: error.to_string() },
             },
+            Step::Raw(message) => match self.send_raw(message.clone(), self.lasting()).await {
+                Ok(fates) => Outcome::Fates(fates),
+                Err(error) => Outcome::Again { reason: error.to_string() },
+            },
             Step::Release(envelope) => told(self.release(envelope).await),
             Step::Note | Step::Ack | Step::Requeue => Outcome::Done,
         }

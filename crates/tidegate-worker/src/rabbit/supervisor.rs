@@ -15,6 +15,7 @@ use super::engine::plan::{Plan, Step};
 use super::engine::publisher::{Fate, Terms};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::message;
+use super::quarantine;
 use super::settle;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, Incoming, Tag, TaskState};
@@ -68,7 +69,8 @@ pub(super) async fn connect(shared: &Shared) -> Result<Rc<Connection>, BrokerErr
     let core = &shared.core;
     let mut options = tidegate_amqp::Options::default();
     options.name = format!("{} {}", core.options.name, shared.subscription.consumer);
-    options.body_bytes_max = core.options.body_bytes_max as u64;
+    options.body_bytes_max = quarantine::BYTES_MAX.max(core.options.body_bytes_max as u64);
+    options.pause_above = core.options.body_bytes_max as u64;
     options.ack_patience = ACK_PATIENCE;
     options.read_patience = READ_PATIENCE;
     // Over the control connection: a refusal there leaves this one alone.
@@ -215,12 +217,25 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
                     if source.as_ref().is_none_or(|source| source.tag != delivery.consumer) {
                         source = Source::of(shared, &delivery.consumer);
                     }
-                    if let Some(source) = &source {
-                        take(shared, connection, source, delivery, now);
+                    match (&source, quarantine::reason(shared, &delivery)) {
+                        (Some(source), None) => take(shared, connection, source, delivery, now),
+                        (Some(source), Some(reason)) => {
+                            quarantine::begin(shared, connection, source.at, delivery, &reason, now);
+                        }
+                        (None, _) => {
+                            let reason = format!("it came for a consumer {:?} that is not known", delivery.consumer);
+                            quarantine::begin(shared, connection, 0, delivery, &reason, now);
+                        }
                     }
                 }
-                Arrived::Oversized { bytes, .. } => {
-                    tracing::warn!(bytes, "a message larger than allowed went to the dead letters");
+                Arrived::Oversized { bytes, consumer, .. } => {
+                    let at = Source::of(shared, &consumer).map_or(0, |source| source.at);
+                    let queue = &shared.subscription.queues[at];
+                    tracing::error!(
+                        queue,
+                        bytes,
+                        "a message is larger than any worker takes; it stays in its queue, unacknowledged: remove it by hand"
+                    );
                 }
                 Arrived::ConsumerCancelled { consumer } if !shared.stopped.get() => {
                     shared.core.forget();
@@ -239,7 +254,7 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
 /// What becomes of a delivery before anybody sees it.
 fn take(
     shared: &Rc<Shared>,
-    connection: &Connection,
+    connection: &Rc<Connection>,
     source: &Source,
     mut delivery: tidegate_amqp::Delivery,
     now: Timestamp,
@@ -247,9 +262,7 @@ fn take(
     let Source { at, delayed, due, kind, .. } = *source;
     let queue = &shared.subscription.queues[at];
     let Some(mut stored) = Core::read(queue, kind, &mut delivery, now, shared.memory.borrow_mut().pop()) else {
-        tracing::warn!(queue, "a message whose properties cannot be read went to the dead letters");
-        connection.settle(delivery.tag, Settle::Reject);
-        return;
+        return quarantine::begin(shared, connection, at, delivery, "its properties cannot be read", now);
     };
     let (amqp, redelivered) = (delivery.tag, delivery.redelivered);
     let delivered = if kind == QueueKind::Quorum && redelivered { message::delivery_count(&delivery) } else { 0 };

@@ -15,6 +15,7 @@ mod modes;
 mod outages;
 mod producers;
 mod proxy;
+mod quarantine;
 mod redis;
 mod settling;
 mod support;

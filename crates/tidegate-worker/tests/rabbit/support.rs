@@ -76,7 +76,13 @@ pub(crate) async fn deliveries(consumer: &Rc<dyn Consumer>, count: usize) -> Vec
 }
 
 pub(crate) async fn settle(consumer: &Rc<dyn Consumer>, tag: Tag, verdict: Verdict) -> Settled {
-    consumer.settle(vec![Settlement { tag, verdict, result: None }]).await.unwrap()[0]
+    loop {
+        let settlement = Settlement { tag, verdict: verdict.clone(), result: None };
+        match consumer.settle(vec![settlement]).await.unwrap()[0] {
+            Settled::Pending => {}
+            settled => return settled,
+        }
+    }
 }
 
 pub(crate) fn envelope(queue: &str, body: &str) -> Envelope {

@@ -10,6 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_amqp::Message;
+
 use super::publisher::Fate;
 use crate::broker::TaskResult;
 use crate::codec::celery::{self, Answer, Begun, Part};
@@ -36,6 +38,8 @@ pub(in crate::rabbit) enum Step {
     EndChord(Part),
     /// Write the task to another place.
     Copy(Box<(Stored, Place)>),
+    /// Write a message that cannot be read to the dead letters, as it came.
+    Raw(Message),
     /// Write to the log that the task returns without a crash.
     Note,
     Ack,

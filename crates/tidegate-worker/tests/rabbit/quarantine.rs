@@ -1,0 +1,140 @@
+//! Messages that no worker can run are kept, whatever the arguments of their queue, and their producers get an answer.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldTable};
+use tidegate_amqp::{Connection, Consume, Delivery, Incoming, Message, Queue};
+use tidegate_worker::rabbit::QueueKind;
+use tidegate_worker::{Broker, Selection, Settled, Settlement, TaskError, TaskResult, TaskState, Verdict};
+
+use crate::support::{body, connect, envelope, name, on_loop, one, open_kind, settle, subscribe};
+
+/// Beyond the 16 MiB that a worker takes unless it is told otherwise.
+const LARGE: usize = 20_000_000;
+
+async fn publish(connection: &Connection, message: Message) {
+    connection.publish(&message.mandatory(true)).await.unwrap().await.unwrap();
+}
+
+/// The next message of a queue.
+async fn next(connection: &Connection, queue: &str) -> Delivery {
+    connection.consume(&Consume::from(queue)).await.unwrap();
+    for incoming in connection.recv_all().await.unwrap() {
+        if let Incoming::Delivery(delivery) = incoming {
+            return delivery;
+        }
+    }
+    panic!("there is no message in {queue}");
+}
+
+/// As Celery's producers send it; `answers` is where they wait.
+fn of_celery(queue: &str, id: &str, answers: &str, body: Vec<u8>) -> Message {
+    let mut headers = FieldTable::default();
+    for (name, value) in [("task", "shop.add"), ("id", id)] {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    let properties = BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_headers(headers)
+        .with_reply_to(answers.into())
+        .with_correlation_id(id.into());
+    Message::to_queue(queue, body).properties(&properties)
+}
+
+fn told(answer: &Delivery) -> (Value, Value, Value) {
+    let told: Value = serde_json::from_slice(&answer.body).unwrap();
+    (told["task_id"].clone(), told["status"].clone(), told["result"]["exc_type"].clone())
+}
+
+#[test]
+fn a_message_that_is_too_large_is_kept_as_it_is_and_its_producer_gets_a_failure() {
+    on_loop(async {
+        for kind in [QueueKind::Plain, QueueKind::Classic, QueueKind::Quorum] {
+            let (broker, connection) = (open_kind(kind).await, connect().await);
+            let (queue, answers) = (name("large"), name("answers"));
+            connection.declare(&Queue::exclusive(&answers)).await.unwrap();
+            let consumer = subscribe(&broker, &[&queue], 10).await;
+            let mut large = vec![7; LARGE];
+            large[..3].copy_from_slice(b"abc");
+            publish(&connection, of_celery(&queue, "large-task", &answers, large.clone())).await;
+            publish(&connection, Message::to_queue(&queue, b"small".to_vec())).await;
+            // The worker goes on behind it.
+            let small = one(&consumer).await;
+            assert_eq!(body(&small), "small");
+            assert_eq!(settle(&consumer, small.tag, Verdict::Ack).await, Settled::Done);
+            let answer = next(&connection, &answers).await;
+            assert_eq!(told(&answer), (json!("large-task"), json!("FAILURE"), json!("InvalidTaskError")));
+            // The answer comes before the copy; a close waits for all of it.
+            consumer.close().await.unwrap();
+            let letters = broker.dead(Some(&queue), 10).await.unwrap();
+            assert_eq!(letters.len(), 1, "{kind}");
+            assert!(letters[0].envelope.body == large, "{kind}: all of its bytes");
+            assert!(letters[0].reason.contains("it has 20000000 bytes"), "{}", letters[0].reason);
+            assert_eq!(connection.declare(&Queue::passive(&queue)).await.unwrap().messages, 0);
+            broker.dead_drop(Selection::Queue(queue.clone())).await.unwrap();
+            broker.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_message_whose_properties_cannot_be_read_is_kept_with_its_bytes() {
+    on_loop(async {
+        let (broker, connection) = (open_kind(QueueKind::Plain).await, connect().await);
+        let queue = name("unreadable");
+        let mut deep = AMQPValue::Boolean(true);
+        for _ in 0..200 {
+            let mut table = FieldTable::default();
+            table.insert("deeper".into(), deep);
+            deep = AMQPValue::FieldTable(table);
+        }
+        let mut headers = FieldTable::default();
+        headers.insert("deep".into(), deep);
+        let consumer = subscribe(&broker, &[&queue], 10).await;
+        let properties = BasicProperties::default().with_headers(headers);
+        publish(&connection, Message::to_queue(&queue, b"odd".to_vec()).properties(&properties)).await;
+        publish(&connection, Message::to_queue(&queue, b"small".to_vec())).await;
+        let small = one(&consumer).await;
+        assert_eq!(body(&small), "small");
+        settle(&consumer, small.tag, Verdict::Ack).await;
+        consumer.close().await.unwrap();
+        let letters = broker.dead(Some(&queue), 10).await.unwrap();
+        let (reason, kept) = (&letters[0].reason, &letters[0].envelope.body);
+        assert_eq!((letters.len(), reason.as_str(), &kept[..]), (1, "its properties cannot be read", &b"odd"[..]));
+        let letter = next(&connection, &format!("{queue}.dead")).await;
+        let properties = letter.properties.read().unwrap();
+        match properties.headers().as_ref().unwrap().inner().get("tg-raw-properties") {
+            Some(AMQPValue::LongString(raw)) => assert!(raw.as_bytes().windows(6).any(|bytes| bytes == b"deeper")),
+            other => panic!("unexpected: {other:?}"),
+        }
+        broker.close().await.unwrap();
+    });
+}
+
+#[test]
+fn the_producer_of_a_body_that_cannot_be_read_gets_a_failure() {
+    on_loop(async {
+        let (broker, connection) = (open_kind(QueueKind::Plain).await, connect().await);
+        let (queue, answers) = (name("nonsense"), name("answers"));
+        connection.declare(&Queue::exclusive(&answers)).await.unwrap();
+        let consumer = subscribe(&broker, &[&queue], 10).await;
+        publish(&connection, of_celery(&queue, "nonsense-task", &answers, b"\x1f\x8b not JSON".to_vec())).await;
+        let delivery = one(&consumer).await;
+        // What a worker makes of it.
+        let reason = "the body is not JSON".to_owned();
+        let error = TaskError { kind: "Rejected".into(), message: reason.clone(), traceback: None };
+        let (id, ttl) = (delivery.envelope.id.clone(), Duration::ZERO);
+        let result = TaskResult { id, state: TaskState::Failed, value: Value::Null, error: Some(error), ttl };
+        let verdict = Verdict::Dead { reason, traceback: None };
+        let settlement = Settlement { tag: delivery.tag, verdict, result: Some(result) };
+        assert_eq!(consumer.settle(vec![settlement]).await.unwrap(), [Settled::Done]);
+        let answer = next(&connection, &answers).await;
+        assert_eq!(told(&answer), (json!("nonsense-task"), json!("FAILURE"), json!("InvalidTaskError")));
+        assert_eq!(broker.dead(Some(&queue), 10).await.unwrap().len(), 1);
+        // Nothing else is kept back.
+        broker.publish(vec![envelope(&queue, "next")]).await.unwrap();
+        assert_eq!(body(&one(&consumer).await), "next");
+        broker.close().await.unwrap();
+    });
+}
