@@ -54,7 +54,7 @@ impl BaseUrl {
         &self.text
     }
 
-    /// Returns `true` if nobody on the way can read what is sent: it is encrypted, or does not leave the machine.
+    /// Returns `true` if what is sent cannot be read on the way: it is encrypted, or does not leave the machine.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.private

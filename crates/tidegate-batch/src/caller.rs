@@ -509,7 +509,7 @@ impl Inner {
             Verdict::Stop(stop) => return Err(CallError::Shut { reason: stop.to_string() }),
             Verdict::Overloaded { delay } => {
                 self.count(|stats| stats.failed += 1);
-                // The gate holds everybody for the whole delay, and lets a probe through if it is long. This request must be
+                // The gate holds all requests for the whole delay, and lets a probe through if it is long. This request must be
                 // in line by then: asleep for hours it could not be the probe.
                 let delay = delay.map(|delay| delay.min(PROBED_BEYOND));
                 return Ok(Judged::Again(Failure { reason: format!("the server is overloaded ({status})"), delay }));

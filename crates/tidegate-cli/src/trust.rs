@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 /// configuration directory may set every option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Harmless, whoever wrote the file: a number, a limit, a format.
+    /// Harmless in a file of any origin: a number, a limit, a format.
     Anyone,
     /// Harmless unless it names a file to read: a text without `@FILE`.
     AnyonesText,

@@ -209,6 +209,20 @@ fn a_queue_of_another_kind_is_named_with_the_option_that_fits() {
     assert_eq!(place.stats(&queue)["ready"], 1);
 }
 
+#[test]
+fn a_worker_warns_at_start_of_a_queue_without_dead_letters() {
+    let place = Place::new();
+    for (kind, warned) in [("plain", true), ("classic", false)] {
+        let queue = name(&format!("warned-{kind}"));
+        let words = ["worker", "--queue", &queue, "--queue-kind", kind, "--handler", "echo=exec:cat"];
+        let worker = place.command(&words).stderr(Stdio::piped()).spawn().unwrap();
+        place.ok(&["enqueue", "echo", "--queue", &queue, "--queue-kind", kind, "--wait"]);
+        assert!(Command::new("kill").arg(worker.id().to_string()).status().unwrap().success());
+        let log = text(&worker.wait_with_output().unwrap().stderr);
+        assert_eq!(log.contains("without a dead-letter exchange"), warned, "{log}");
+    }
+}
+
 fn directory() -> String {
     std::env::var("TIDEGATE_RABBIT_DIR").expect("TIDEGATE_RABBIT_DIR is not set; run: ./test --only rabbitmq")
 }

@@ -155,6 +155,7 @@ fn mode(name: &str, place: &Path) -> Rc<dyn Mode> {
         "process" => {
             let mut options = ProcessOptions::new(["python3", "-c", CHILD]);
             options.children = 2;
+            options.inherited = options.inherited.and(PLACE);
             Rc::new(ProcessMode::new(options))
         }
         other => panic!("{other} is no mode"),

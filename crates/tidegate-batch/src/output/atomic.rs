@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tidegate_files::Draft;
 
-/// Writes a file beside its place, syncs it, and moves it there. Whoever reads it sees the old one or the new one, after a power
+/// Writes a file beside its place, syncs it, and moves it there. A reader sees the old one or the new one, after a power
 /// cut too.
 pub(crate) fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut pending = Pending::new(path)?;

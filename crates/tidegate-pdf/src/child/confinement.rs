@@ -72,7 +72,7 @@ impl fmt::Display for Guard {
 pub(crate) fn enter() -> io::Result<Guard> {
     set_no_new_privs(true)?;
     let none = CapabilitySet::empty();
-    // Who is not root has none, and may not be allowed to give them up.
+    // A process that is not root's has none, and may not be allowed to give them up.
     if !capabilities(None)?.permitted.is_empty() {
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     }

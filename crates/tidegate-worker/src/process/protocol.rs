@@ -357,7 +357,7 @@ fn unreadable_result(content: &[u8], error: &serde_json::Error) -> Option<(u64, 
     })
 }
 
-/// A delay in milliseconds. One that is too long for a `Duration` is the longest there is; who waits bounds it further.
+/// A delay in milliseconds. One that is too long for a `Duration` is the longest there is; the caller bounds it further.
 fn duration(millis: f64) -> Option<Duration> {
     (millis >= 0.0).then(|| Duration::try_from_secs_f64(millis / 1e3).unwrap_or(Duration::MAX))
 }

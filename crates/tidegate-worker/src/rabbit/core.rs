@@ -252,7 +252,7 @@ impl Core {
         self.publisher.send_over(channel, messages, terms, declare).await
     }
 
-    /// Writes a message to a queue of ours as it is.
+    /// Writes a message unchanged to one of tidegate's own queues.
     pub(super) async fn send_raw(&self, message: Message, terms: Terms) -> Result<Vec<Fate>, BrokerError> {
         let declare = async |_| {
             let message =

@@ -254,6 +254,15 @@ impl RabbitBroker {
     async fn receive(&self, what: Subscription) -> Result<Rc<dyn Consumer>, BrokerError> {
         for queue in &what.queues {
             self.core.ensure(queue).await?;
+            let kind = self.core.kind(queue);
+            if kind == QueueKind::Plain {
+                tracing::warn!(
+                    queue,
+                    dead = kind.dead_name(queue),
+                    "the queue is declared without a dead-letter exchange, as Celery declares it: messages that a length or TTL \
+                     policy removes are lost; tasks that this worker gives up are kept in the queue for dead letters"
+                );
+            }
         }
         let shared = Rc::new(Shared::new(self.core.clone(), what));
         let follower = Follower::start(shared.clone());

@@ -1,5 +1,5 @@
 //! The doorbell: a file beside the database. Whoever has committed something that others may wait for writes one byte to it;
-//! whoever waits watches it with inotify. It is never opened through a symbolic link: the byte would go elsewhere. Watching the write-ahead log itself would ring before the commit can be seen.
+//! waiting processes watch it with inotify. It is never opened through a symbolic link: the byte would go elsewhere. Watching the write-ahead log itself would ring before the commit can be seen.
 
 use std::fs::File;
 use std::io;

@@ -31,7 +31,7 @@ pub(in crate::rabbit) enum Step {
     Begin(Begun),
     /// Publish the tasks that follow: callbacks, the next of a chain or pipeline.
     Follow(Vec<(Stored, Place)>),
-    /// Answer those who wait for the task. Twice says the same.
+    /// Answer the producers that wait for the task. A second answer has the same content.
     Answers(Vec<Answer>),
     /// Give a chord its part; the last one adds what follows the chord.
     Part(Rc<celery::Message>, Part),

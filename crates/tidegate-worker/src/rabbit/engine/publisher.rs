@@ -249,7 +249,7 @@ impl Publisher {
         self.routes.len() - 1
     }
 
-    /// When every message has its fate at the latest.
+    /// By then every message has its fate.
     pub(in crate::rabbit) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
