@@ -8,15 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crew::{Crew, files};
-use pdf::pdf;
 use redis::Redis;
-use tidegate_rehearsal::Server;
 
-#[path = "common/crew.rs"]
-mod crew;
-#[path = "common/pdf.rs"]
-mod pdf;
 #[path = "../../tidegate-worker/tests/rabbit/redis.rs"]
 mod redis;
 
@@ -472,29 +465,4 @@ fn an_upgrade_deletes_the_empty_delay_queues_of_0_1_0_and_needs_rabbitmq() {
     assert_eq!(place.ok(&["queue", "upgrade", &queue]), format!("{queue}: 1 old delay queues deleted\n"));
     let said = place.refused(&["queue", "upgrade", &queue, "--broker", "sqlite:queue.db"]);
     assert!(said.contains("use amqp://HOST"), "{said}");
-}
-
-#[test]
-fn pages_that_a_killed_asker_has_queued_are_answered_once() {
-    let place = Place::new();
-    let server = Server::builder().start_in_thread().unwrap();
-    let queue = name("asker");
-    let crew = Crew {
-        place: place.dir.path().into(),
-        broker: vec![place.broker.clone(), "--queue".into(), queue.clone()],
-        base_url: format!("{}/v1", server.base_url()),
-        limits: vec!["--global-concurrency".into(), "40".into()],
-    };
-    files(&crew.place, 1, 5, pdf);
-    for _ in 0..2 {
-        let asker = crew.explain(&[]);
-        asker.hears("no worker takes from the queue; start some: tidegate worker");
-        asker.kill();
-    }
-    let worker = crew.worker("late", 2, &[]);
-    let (code, report, said) = crew.explain(&[]).ended();
-    assert_eq!((code, &report["totals"]["done"]), (Some(0), &5.into()), "{said}");
-    worker.stop();
-    assert_eq!(server.stats().answered, 5);
-    assert_eq!(place.stats(&queue)["ready"], json!(0));
 }

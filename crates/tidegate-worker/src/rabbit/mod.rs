@@ -16,7 +16,7 @@
 //! - *Crashes*: all that is told is that somebody had a message before. Only a new message can carry a count, so such a one is
 //!   put in its place (a quorum queue counts by itself); what a lost connection, a broker's death or a note explains is not
 //!   counted. A note says that a task was returned or looked at; it is written to the log of revokes before the task goes back.
-//! - *Unique*: a queue stands for the key (`unique.rs`, `engine/keys.rs`).
+//! - *Unique*: a queue stands for the key (`unique.rs`).
 //! - *All of a batch or none*: a batch is checked as a whole, then written message by message, and each one's own end is
 //!   reported (`engine/publisher.rs`). The same id published twice is stored twice.
 //! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
@@ -226,29 +226,31 @@ impl RabbitBroker {
 
     async fn publish_all(&self, batch: Vec<Envelope>) -> Result<Vec<Published>, BrokerError> {
         envelope_check::check(&batch, self.core.options.body_bytes_max)?;
-        let now = self.core.now();
-        let stored =
-            |envelope| Stored { envelope: Arc::new(envelope), retries: 0, crashes: 0, published: now, dead: None };
-        let keyed: Vec<bool> = batch.iter().map(|envelope| envelope.unique.is_some()).collect();
-        let (unique, plain): (Vec<Envelope>, Vec<Envelope>) =
-            batch.into_iter().partition(|envelope| envelope.unique.is_some());
-        let mut of_unique = Vec::new().into_iter();
-        if !unique.is_empty() {
-            of_unique = self.core.publish_unique(unique.into_iter().map(stored).collect()).await?.into_iter();
-        }
-        let plain: Vec<(Stored, Place)> = plain.into_iter().map(|envelope| (stored(envelope), Place::Queue)).collect();
-        let mut of_plain = match self.core.write_each(&plain, self.core.terms()).await {
-            Ok(fates) => fates.into_iter().map(published).collect::<Vec<_>>(),
-            // Those with keys were sent.
-            Err(error) if plain.len() < keyed.len() => {
-                vec![Published::Refused { reason: error.to_string() }; plain.len()]
+        let mut published = Vec::with_capacity(batch.len());
+        let mut tasks = Vec::with_capacity(batch.len());
+        for envelope in batch {
+            if let Some(unique) = &envelope.unique {
+                let control = self.core.control.connection().await?;
+                if let Some(holder) = unique::take(&control, unique, &envelope.id).await? {
+                    published.push(Published::Duplicate(holder));
+                    continue;
+                }
             }
-            Err(error) => return Err(error),
+            published.push(Published::Stored);
+            let (envelope, now) = (Arc::new(envelope), self.core.now());
+            let stored = Stored { envelope, retries: 0, crashes: 0, published: now, dead: None };
+            tasks.push((stored, Place::Queue));
         }
-        .into_iter();
-        let answers = keyed.into_iter().map(|keyed| if keyed { of_unique.next() } else { of_plain.next() });
-        let missing = || Published::Unknown { reason: "there was no answer".to_owned() };
-        Ok(answers.map(|answer| answer.unwrap_or_else(missing)).collect())
+        let mut fates = self.core.write_each(&tasks, self.core.terms()).await?.into_iter();
+        for published in published.iter_mut().filter(|published| **published == Published::Stored) {
+            *published = match fates.next() {
+                Some(Fate::Stored) => Published::Stored,
+                Some(Fate::Refused { reason } | Fate::Returned { reason }) => Published::Refused { reason },
+                Some(Fate::Unknown { reason }) => Published::Unknown { reason },
+                None => Published::Unknown { reason: "there was no answer".to_owned() },
+            };
+        }
+        Ok(published)
     }
 
     async fn receive(&self, what: Subscription) -> Result<Rc<dyn Consumer>, BrokerError> {
@@ -277,14 +279,6 @@ impl RabbitBroker {
         consumers.push(Rc::downgrade(&consumer));
         drop(consumers);
         Ok(consumer)
-    }
-}
-
-fn published(fate: Fate) -> Published {
-    match fate {
-        Fate::Stored => Published::Stored,
-        Fate::Refused { reason } | Fate::Returned { reason } => Published::Refused { reason },
-        Fate::Unknown { reason } => Published::Unknown { reason },
     }
 }
 

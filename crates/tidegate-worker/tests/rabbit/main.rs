@@ -9,8 +9,6 @@ mod delays;
 mod delays_outages;
 mod dramatiq;
 mod full_queues;
-mod keys;
-mod keys_outages;
 mod modes;
 mod outages;
 mod producers;

@@ -1,5 +1,4 @@
 //! Decisions without I/O: events go in, actions come out, time is an argument. Driven by the files above; tested by seeds.
 
-pub(super) mod keys;
 pub(super) mod plan;
 pub(super) mod publisher;
