@@ -14,11 +14,10 @@ use crate::support::{body, ctl, deliveries, envelope, host, name, on_loop, one, 
 /// Far longer than any delay here.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A broker that does not wait long for a full queue.
-async fn open_impatient(kind: QueueKind) -> RabbitBroker {
+/// A broker whose queues are of this kind unless stated otherwise.
+async fn open_kind(kind: QueueKind) -> RabbitBroker {
     let mut options = Options::default();
     options.kind = kind;
-    options.publish_patience = Duration::from_millis(200);
     open_with(options).await
 }
 
@@ -74,7 +73,7 @@ async fn drain(consumer: &Rc<dyn Consumer>, prefix: &str, count: usize) {
 
 fn none_is_lost_where_the_queue_is_full(kind: QueueKind) {
     on_loop(async move {
-        let broker = open_impatient(kind).await;
+        let broker = open_kind(kind).await;
         let queue = name("full-delay");
         limited(&broker, &queue, 50).await;
         delays_ready(&broker, &queue).await;
@@ -115,7 +114,7 @@ fn no_delayed_task_is_lost_where_a_foreign_queue_is_full() {
 
 fn no_retry_is_lost_where_the_queue_is_full(kind: QueueKind) {
     on_loop(async move {
-        let broker = open_impatient(kind).await;
+        let broker = open_kind(kind).await;
         let queue = name("full-retry");
         limited(&broker, &queue, 50).await;
         let tasks = (0..49).map(|number| envelope(&queue, &format!("task {number}"))).collect();
@@ -184,7 +183,7 @@ fn due_tasks_are_counted_peeked_and_purged_as_ready_ones() {
 #[test]
 fn a_crash_with_a_due_task_is_counted_though_the_queue_is_full() {
     on_loop(async {
-        let broker = open_impatient(QueueKind::Classic).await;
+        let broker = open_kind(QueueKind::Classic).await;
         let queue = name("due-crash");
         limited(&broker, &queue, 1).await;
         delays_ready(&broker, &queue).await;
