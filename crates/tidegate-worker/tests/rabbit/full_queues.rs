@@ -159,8 +159,10 @@ fn a_retry_is_stored_once_however_long_results_cannot_be_written() {
         let again = one(&consumer).await;
         assert_eq!((again.retries, again.crashes, body(&again)), (1, 0, "x"));
         settle(&consumer, again.tag, Verdict::Ack).await;
-        let stats = broker.inspect().await.unwrap();
-        assert_eq!((stats[0].ready, stats[0].delayed, stats[0].dead), (0, 0, 0), "{stats:?}");
+        // Counted by name: the log that lists queues is new in this vhost and may not have this one yet.
+        for name in [queue.clone(), format!("tidegate.due.{queue}"), format!("{queue}.dead")] {
+            assert_eq!(waiting(&connection, &name).await, 0, "{name}");
+        }
         broker.close().await.unwrap();
         crate::support::ctl(&["delete_vhost", &vhost]);
     });
