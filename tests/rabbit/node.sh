@@ -58,15 +58,12 @@ ssl_cert_login_from = common_name
 log.file.level = info
 disk_free_limit.absolute = 50MB
 CONF
-    # A dead letter that was on its way when the broker was killed is sent again after this time; the default is 180 s.
-    echo '[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].' >"$dir/advanced.config"
     echo '[rabbitmq_auth_mechanism_ssl].' >"$dir/enabled_plugins"
     cat >"$dir/env" <<ENV
 export HOME='$dir/home' ERL_EPMD_PORT=$epmd ERL_CRASH_DUMP='$dir/erl_crash.dump'
 export RABBITMQ_NODENAME=tidegate-$plain@localhost RABBITMQ_NODE_PORT=$plain RABBITMQ_DIST_PORT=$dist
 export RABBITMQ_MNESIA_BASE='$dir/mnesia' RABBITMQ_LOG_BASE='$dir/log' RABBITMQ_PID_FILE='$dir/pid'
-export RABBITMQ_CONFIG_FILE='$dir/rabbitmq.conf' RABBITMQ_ADVANCED_CONFIG_FILE='$dir/advanced.config'
-export RABBITMQ_ENABLED_PLUGINS_FILE='$dir/enabled_plugins'
+export RABBITMQ_CONFIG_FILE='$dir/rabbitmq.conf' RABBITMQ_ENABLED_PLUGINS_FILE='$dir/enabled_plugins'
 export TIDEGATE_RABBIT_DIR='$dir' TIDEGATE_RABBIT_PLAIN=127.0.0.1:$plain TIDEGATE_RABBIT_TLS=localhost:$tls
 ENV
     exit
