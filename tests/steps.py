@@ -441,6 +441,9 @@ def steps(mode: str) -> list[Step]:
         order += [
             Step("minimum rust", minimum_rust, ("build",)),
             Step("address sanitizer", nightly.address_sanitizer, ("build",)),
+            Step("thread sanitizer", nightly.thread_sanitizer, ("build",)),
+            Step("miri", nightly.miri, ("build",)),
+            Step("fuzz", nightly.fuzz, ("build",)),
         ]
     return order
 
