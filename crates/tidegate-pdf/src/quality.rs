@@ -14,6 +14,11 @@ const LETTERS_MIN: f64 = 0.15;
 /// So many ASCII letters are enough to count vowels, and this share of them are vowels in every language written so.
 const VOWELS_FROM: usize = 100;
 const VOWELS: std::ops::RangeInclusive<f64> = 0.20..=0.55;
+/// A leader is at least this many equal signs in a row, and this many leaders with a number behind them make a page a list
+/// (contents, index). Letters that stand for other letters turn up with dots and digits that do so too; where those are
+/// right, the list's entries may be identifiers, which need no vowels.
+const LEADER_MIN: usize = 3;
+const LIST_ENTRIES_MIN: usize = 5;
 /// Above this share of right-to-left letters the order of a page's text cannot be trusted.
 const RIGHT_TO_LEFT_MAX: f64 = 0.10;
 
@@ -110,7 +115,8 @@ pub fn judge(text: &str, glyphs: u32, unknown: u32) -> Quality {
     if share(count.right_to_left, count.letters) > RIGHT_TO_LEFT_MAX {
         return Quality::Unordered;
     }
-    if count.ascii_letters >= VOWELS_FROM && !VOWELS.contains(&share(count.vowels, count.ascii_letters)) {
+    let list = count.list_entries >= LIST_ENTRIES_MIN;
+    if !list && count.ascii_letters >= VOWELS_FROM && !VOWELS.contains(&share(count.vowels, count.ascii_letters)) {
         return Quality::Garbled { why: Garble::Vowels };
     }
     Quality::Good
@@ -129,20 +135,26 @@ struct Count {
     vowels: usize,
     junk: usize,
     right_to_left: usize,
+    /// Leaders with a digit behind them.
+    list_entries: usize,
 }
 
 impl Count {
     fn of(text: &str) -> Count {
         let mut count = Count::default();
         let mut leader = None;
+        let mut leader_length = 0;
         for c in text.chars().filter(|c| !c.is_whitespace()) {
             // A table of contents is dots for the most part.
             if matches!(c, '.' | '·' | '…' | '_' | '-' | '‐' | '․') {
                 if leader.replace(c) == Some(c) {
+                    leader_length += 1;
                     continue;
                 }
+                leader_length = 1;
             } else {
-                leader = None;
+                count.list_entries += usize::from(leader_length >= LEADER_MIN && c.is_ascii_digit());
+                (leader, leader_length) = (None, 0);
             }
             count.chars += 1;
             if c.is_alphabetic() {
@@ -195,6 +207,18 @@ mod tests {
     fn a_table_of_contents_is_good_though_most_of_it_is_dots() {
         let line = format!("Chapter on the limits {} 17\n", ".".repeat(90));
         assert_eq!(judged(&line.repeat(20)), Quality::Good);
+    }
+
+    #[test]
+    fn an_index_of_identifiers_is_good_though_it_has_few_vowels() {
+        let index: String =
+            ["FlxqXQ_mul", "Flm_Flc_mul", "FpXQX_sqr", "ZXn_mulmod", "RgX_RgM_shft", "Flxq_pwr", "nfX_cmp"]
+                .iter()
+                .flat_map(|name| [format!("{name} . . . . . . . . 150, 157\n"), format!("{name}_pre ........ 151\n")])
+                .collect();
+        assert_eq!(judged(&index), Quality::Good);
+        let garbled = "Wkh wlgh wxuqv wzlfh d gdb; vr grhv wkh txhxh ... ".repeat(9);
+        assert_eq!(judged(&garbled), Quality::Garbled { why: Garble::Vowels }, "a leader alone makes no list");
     }
 
     #[test]
