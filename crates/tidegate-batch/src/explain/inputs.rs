@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +62,8 @@ impl fmt::Display for InputError {
 
 impl std::error::Error for InputError {}
 
-/// The PDFs that are meant: files as they are named, folders with what is in them.
+/// The PDFs that are meant: files as they are named, folders with what is in them. A sub-folder that cannot be read is
+/// returned as an input of its own, behind the files: opening it fails, and the others are processed.
 ///
 /// # Errors
 /// [`InputError`], before anything else happens.
@@ -70,16 +72,28 @@ pub fn find_pdfs(paths: &[PathBuf]) -> Result<Vec<Input>, InputError> {
 }
 
 pub(crate) fn find(paths: &[PathBuf], ending: &'static str) -> Result<Vec<Input>, InputError> {
-    let mut found = Vec::new();
+    find_with(paths, ending, &list)
+}
+
+/// Returns the entries of a folder.
+type List<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<DirEntry>>;
+
+fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    std::fs::read_dir(folder)?.collect()
+}
+
+fn find_with(paths: &[PathBuf], ending: &'static str, list: List<'_>) -> Result<Vec<Input>, InputError> {
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
         let kind = std::fs::metadata(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => InputError::Missing { path: path.clone() },
             _ => InputError::Unreadable { path: path.clone(), source },
         })?;
         if kind.is_dir() {
-            let before = found.len();
-            walk(path, ending, &mut found)?;
-            if found.len() == before {
+            let before = found.len() + unreadable.len();
+            let entries = list(path).map_err(|source| InputError::Unreadable { path: path.clone(), source })?;
+            walk(entries, ending, list, &mut found, &mut unreadable);
+            if found.len() + unreadable.len() == before {
                 return Err(InputError::Empty { path: path.clone(), ending });
             }
         } else {
@@ -87,34 +101,41 @@ pub(crate) fn find(paths: &[PathBuf], ending: &'static str) -> Result<Vec<Input>
         }
     }
     let mut seen = HashSet::new();
-    found.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
-    Ok(with_stems(found))
+    for paths in [&mut found, &mut unreadable] {
+        paths.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
+    }
+    Ok(with_stems(found, unreadable))
 }
 
 /// What is hidden is left out, links to folders are not followed: they may lead in circles.
-fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> Result<(), InputError> {
-    let unreadable = |source| InputError::Unreadable { path: folder.to_owned(), source };
-    let mut entries: Vec<_> =
-        std::fs::read_dir(folder).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
+fn walk(
+    mut entries: Vec<DirEntry>,
+    ending: &str,
+    list: List<'_>,
+    found: &mut Vec<PathBuf>,
+    unreadable: &mut Vec<PathBuf>,
+) {
+    entries.sort_by_key(DirEntry::file_name);
     for entry in entries {
         let name = entry.file_name().to_string_lossy().to_lowercase();
         if name.starts_with('.') {
             continue;
         }
-        let kind = entry.file_type().map_err(unreadable)?;
-        if kind.is_dir() {
-            walk(&entry.path(), ending, found)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            match list(&entry.path()) {
+                Ok(entries) => walk(entries, ending, list, found, unreadable),
+                Err(_) => unreadable.push(entry.path()),
+            }
         } else if name.ends_with(ending) && entry.path().is_file() {
             found.push(entry.path());
         }
     }
-    Ok(())
 }
 
 /// Names for outputs: the file's, with the folder's in front where two would be the same, and a number where that does
-/// not help either. The same inputs have the same names in every run.
-fn with_stems(paths: Vec<PathBuf>) -> Vec<Input> {
+/// not help either. The same inputs have the same names in every run, and `folders`, which have no outputs, change no
+/// file's name.
+fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
     let stem = |path: &Path| path.file_stem().map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
     // File systems that ignore case must not mix two files up.
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -125,7 +146,7 @@ fn with_stems(paths: Vec<PathBuf>) -> Vec<Input> {
     let name = |path: &PathBuf| {
         let plain = stem(path);
         let folder = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        let wanted = match folder.filter(|_| counts[&plain.to_lowercase()] > 1) {
+        let wanted = match folder.filter(|_| counts.get(&plain.to_lowercase()).is_some_and(|&count| count > 1)) {
             Some(folder) => format!("{folder}-{plain}"),
             None => plain,
         };
@@ -137,6 +158,7 @@ fn with_stems(paths: Vec<PathBuf>) -> Vec<Input> {
             .find(|name| taken.insert(name.to_lowercase()))
             .expect("numbers do not end")
     };
+    let paths = [paths, folders].concat();
     let stems: Vec<String> = paths.iter().map(name).collect();
     paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem }).collect()
 }
@@ -170,6 +192,20 @@ mod tests {
         let inputs = find_pdfs(&[directory.path().to_owned()]).unwrap();
         let stems: Vec<&str> = inputs.iter().map(|input| input.stem.as_str()).collect();
         assert_eq!(stems, ["x-a", "y-a", "report-pdf", "x-a-2"]);
+    }
+
+    #[test]
+    fn an_unreadable_sub_folder_is_an_input_of_its_own_and_changes_no_name() {
+        let directory = tree(&["a.pdf", "a/x.pdf", "b/c.pdf"]);
+        let (root, locked) = (directory.path().to_owned(), directory.path().join("a"));
+        // Permissions do not bind root, whom tests may run as.
+        let denied =
+            |folder: &Path| if folder == locked { Err(io::ErrorKind::PermissionDenied.into()) } else { list(folder) };
+        let inputs = find_with(std::slice::from_ref(&root), ".pdf", &denied).unwrap();
+        let found: Vec<_> = inputs.iter().map(|input| (input.path.as_path(), input.stem.as_str())).collect();
+        assert_eq!(found, [(&*root.join("a.pdf"), "a"), (&*root.join("b/c.pdf"), "c"), (&*locked, "a-2")]);
+        let named = find_with(std::slice::from_ref(&locked), ".pdf", &denied).unwrap_err();
+        assert!(matches!(named, InputError::Unreadable { .. }), "a folder that was named has to be readable");
     }
 
     #[test]
