@@ -11,6 +11,7 @@ mod args;
 mod broker;
 mod command;
 mod config;
+mod descriptors;
 mod output;
 mod progress;
 mod secret_args;

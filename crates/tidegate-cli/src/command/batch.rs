@@ -128,6 +128,7 @@ impl TryFrom<Args> for Config {
         if let Some(in_flight) = args.max_in_flight {
             limits.global_concurrency = Concurrency::AtMost(in_flight);
         }
+        limits.fit_descriptors();
         let quotas = limits
             .quotas(limits.rpd.filter(|_| args.shared.limits.is_none()).map(|_| state_folder(&output)).transpose()?);
         let earlier = match (args.fresh, args.retry_failed) {

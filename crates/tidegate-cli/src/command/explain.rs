@@ -190,7 +190,7 @@ struct Config {
 impl TryFrom<Args> for Config {
     type Error = anyhow::Error;
 
-    fn try_from(args: Args) -> anyhow::Result<Config> {
+    fn try_from(mut args: Args) -> anyhow::Result<Config> {
         let inputs: Vec<Input> = find_pdfs(&args.paths)?;
         let prompt_text = match args.prompt.as_deref() {
             None => DEFAULT_PROMPT.to_owned(),
@@ -213,6 +213,7 @@ impl TryFrom<Args> for Config {
         if let Some(dialect) = args.server.address.provider.dialect().filter(|_| args.broker.is_none()) {
             args.server.address.key(dialect)?;
         }
+        args.limits.fit_descriptors();
         let mut options = Options::new(inputs, &args.out);
         options.prompt = Prompt::parse(&prompt_text)?;
         options.prompt_text = prompt_text;

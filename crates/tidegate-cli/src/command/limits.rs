@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::terminal;
+use crate::{descriptors, terminal};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use tidegate_batch::{GLOBAL_CONCURRENCY, Quotas, WindowKind};
@@ -90,7 +90,7 @@ impl FromStr for Concurrency {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WindowArg {
-    /// At most so many in any minute: right for every provider
+    /// At most N in any 60 seconds; may send all N at once
     Strict,
     /// A bucket that is refilled evenly
     Bucket,
@@ -99,6 +99,19 @@ pub(crate) enum WindowArg {
 }
 
 impl LimitArgs {
+    /// Lowers the concurrency to what the limit of open files allows, and says so.
+    pub(crate) fn fit_descriptors(&mut self) {
+        let Some(limit) = descriptors::raise_limit() else { return };
+        let (wanted, possible) = (self.global_concurrency.most(), descriptors::requests_within(limit));
+        if wanted > possible {
+            terminal::say(format!(
+                "tidegate: at most {possible} requests in flight instead of {wanted}: this process may open {limit} files; \
+                 raise the limit with `ulimit -Hn`"
+            ));
+            self.global_concurrency = Concurrency::AtMost(possible);
+        }
+    }
+
     /// What was asked for; the day's count is kept in `file`.
     pub(crate) fn quotas(&self, file: Option<PathBuf>) -> Quotas {
         let window = match self.window {

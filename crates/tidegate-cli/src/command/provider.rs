@@ -138,6 +138,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    crate::descriptors::raise_limit();
     let builder = args.server();
     let event_loop = EventLoop::new().context("the event loop did not start")?;
     // Ctrl-C is this command's own end, not a cancellation.

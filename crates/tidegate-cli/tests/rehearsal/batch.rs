@@ -41,6 +41,34 @@ fn results_go_to_the_file_and_the_summary_to_the_terminal() {
     assert_eq!(server.stats().accepted, 40);
 }
 
+/// Runs `batch` with 200 requests in flight under a limit of open files, as `ulimit` sets it.
+fn batch_under(ulimit: &str, place: &Place, server: &Handle) -> Output {
+    let script = format!("ulimit {ulimit}; exec \"$0\" \"$@\"");
+    let (requests, base) = (place.write("requests.jsonl", &questions(300)), format!("{}/v1", server.base_url()));
+    let arguments = ["batch", &requests, "--base-url", &base, "--max-in-flight", "200", "--progress", "none"];
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_low_soft_limit_of_open_files_is_raised() {
+    let (place, server) = (Place::new("soft-limit"), Server::builder().start_in_thread().unwrap());
+    let done = batch_under("-Sn 100", &place, &server);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert!(!text(&done.stderr).contains("may open"), "{}", text(&done.stderr));
+    assert_eq!(succeeded(&place.read("requests.results.jsonl")).len(), 300);
+}
+
+#[test]
+fn a_low_hard_limit_of_open_files_lowers_the_concurrency_and_fails_nothing() {
+    let (place, server) = (Place::new("hard-limit"), Server::builder().start_in_thread().unwrap());
+    let done = batch_under("-n 100", &place, &server);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("at most 36 requests in flight instead of 200"), "{}", text(&done.stderr));
+    assert_eq!(succeeded(&place.read("requests.results.jsonl")).len(), 300);
+    assert!(server.stats().in_flight_peak <= 36);
+}
+
 #[test]
 fn standard_input_and_output_make_a_filter() {
     let server = Server::builder().start_in_thread().unwrap();
