@@ -70,8 +70,8 @@ impl CallError {
     pub fn is_lasting(&self) -> bool {
         match self {
             CallError::Declined { .. } => true,
-            // A key without rights, a model that does not exist: the next run may have another.
-            CallError::Refused { status, .. } => !matches!(status, 401 | 403 | 404 | 407),
+            // A key without rights, a model that does not exist, an address that has moved: the next run may have another.
+            CallError::Refused { status, .. } => !matches!(status, 300..=399 | 401 | 403 | 404 | 407),
             _ => false,
         }
     }

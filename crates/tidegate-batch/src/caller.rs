@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::header::LOCATION;
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
@@ -24,9 +25,10 @@ use crate::base_url::{BadBaseUrl, BaseUrl};
 use crate::calibration::{Calibration, Typical};
 use crate::call::{Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
+use crate::estimate::tokens_of_text;
 use crate::key::ApiKey;
 use crate::on_the_wire::{OnTheWire, client, headers};
-use crate::provider::{Dialect, Unreadable, excerpt};
+use crate::provider::{self, Dialect, Unreadable, excerpt};
 use crate::question::Usage;
 
 /// An answer longer than this is not an answer.
@@ -207,11 +209,7 @@ impl Caller {
     /// # Cancel safety
     /// As [`call`](Self::call).
     pub async fn call_json(&self, scope: &Scope, call: &Call) -> Result<Reply<Value>, CallError> {
-        self.call(scope, call, |body| {
-            serde_json::from_slice(body)
-                .map_err(|error| Unreadable::Garbled(format!("it is not JSON ({error}): {}", excerpt(body))))
-        })
-        .await
+        self.call(scope, call, provider::json).await
     }
 
     /// Sends a request, within `scope`, and has its answer read by `read`. It is sent again as often as [`Retries`] allow,
@@ -379,14 +377,19 @@ impl Inner {
             }
         };
         let body = self.without_secrets(head.status.is_success(), body);
+        let body = if head.status.is_success() { self.dialect.assembled(body) } else { body };
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
         let usage = head.status.is_success().then(|| self.dialect.usage_in(&body)).flatten();
-        if let Some(usage) = usage.filter(|usage| usage.total() > 0) {
+        let stated = usage.filter(|usage| usage.total() > 0);
+        if let Some(usage) = stated {
+            self.count(|stats| stats.usage += usage);
+        }
+        if head.status.is_success() {
+            let usage = stated.unwrap_or_else(|| self.counted(call, &body));
             let input = usage.input_tokens.max(call.admitted_tokens.saturating_sub(usage.output_tokens));
             lease.borrow_mut().settle(self.cost(input, usage.output_tokens));
             self.typical.set(self.typical.get().settled(Usage { input_tokens: input, ..usage }));
-            self.count(|stats| stats.usage += usage);
             if self.calibration.borrow_mut().learn(call.estimate, usage) {
                 self.calibrated.notify_all();
             }
@@ -396,6 +399,17 @@ impl Inner {
             .find_map(|name| head.headers.get(*name)?.to_str().ok())
             .map(|id| self.messages.redact(id).into_owned());
         Ok(Answered { status, headers: head.headers, body, usage, request_id, took, lease: Some(lease) })
+    }
+
+    /// Estimates what a request cost whose answer does not say so: by the length of its text, or of the whole body if it has no
+    /// text. Without this its greatest length would stay booked until the window has passed.
+    fn counted(&self, call: &Call, body: &[u8]) -> Usage {
+        let output_tokens = match self.dialect.answer(body) {
+            Ok(answer) => tokens_of_text(&answer.text),
+            Err(_) => tokens_of_text(&String::from_utf8_lossy(body)),
+        };
+        let most = call.estimate.output_tokens;
+        Usage { input_tokens: call.estimate.input_tokens, output_tokens: output_tokens.min(most) }
     }
 
     /// An answer as everything behind this sees it: some servers repeat the request with its headers. Of a success the key is
@@ -460,7 +474,7 @@ impl Inner {
         read: &impl Fn(&[u8]) -> Result<T, Unreadable>,
         tries: &mut Tries,
     ) -> Result<Judged<T>, CallError> {
-        let Answered { status, body, .. } = answered;
+        let Answered { status, headers, body, .. } = answered;
         match feedback.verdict {
             Verdict::Proceed => match self.read(body, read) {
                 Ok(value) => {
@@ -518,14 +532,21 @@ impl Inner {
         }
         let status = *status;
         self.count(|stats| stats.failed += 1);
-        if matches!(status, 408 | 500..=599) {
+        if matches!(status, 408 | 409 | 425 | 500..=599) {
             let reason = format!("the server failed ({status}): {}", self.message(body));
             return Ok(Judged::Again(Failure { reason, delay: None }));
         }
         if status == 401 || (status == 400 && contains(body, b"API_KEY_INVALID")) {
             return Err(self.shut(self.wrong_key(status, body)));
         }
-        Err(CallError::Refused { status, message: self.message(body), body: body.clone() })
+        let message = match headers.get(LOCATION) {
+            Some(target) if (300..400).contains(&status) => {
+                let target = self.messages.redact(&String::from_utf8_lossy(target.as_bytes())).into_owned();
+                format!("it redirects to {}; use that address if you trust it", excerpt(target.as_bytes()))
+            }
+            _ => self.message(body),
+        };
+        Err(CallError::Refused { status, message, body: body.clone() })
     }
 
     /// Tells everybody who waits: none of them would fare better.

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod counts;
+mod event_stream;
 mod gemini;
 pub mod local;
 mod model;
@@ -200,12 +201,20 @@ impl Dialect {
         {
             return Ok(answer);
         }
-        let body: Value = serde_json::from_slice(body)
-            .map_err(|error| Unreadable::Garbled(format!("it is not JSON ({error}): {}", excerpt(body))))?;
+        let body = json(body)?;
         match self {
             Dialect::OpenAi => openai::answer(&body),
             Dialect::Gemini => gemini::answer(&body),
             Dialect::Anthropic => anthropic::answer(&body),
+        }
+    }
+
+    /// Returns a chat completion that was streamed although no stream was asked for as the body it would have been; any
+    /// other body as it is.
+    pub(crate) fn assembled(self, body: Bytes) -> Bytes {
+        match self {
+            Dialect::OpenAi => event_stream::chat_completion(&body).map_or(body, |whole| whole.to_string().into()),
+            Dialect::Gemini | Dialect::Anthropic => body,
         }
     }
 
@@ -257,6 +266,20 @@ pub enum Unreadable {
     Garbled(String),
     /// The provider will not answer this: asking again is of no use.
     Declined(String),
+}
+
+/// Reads the body of a successful answer as JSON.
+///
+/// # Errors
+/// [`Unreadable`]. An event stream is not asked for again: the server would stream again.
+pub(crate) fn json(body: &[u8]) -> Result<Value, Unreadable> {
+    serde_json::from_slice(body).map_err(|error| match event_stream::is_event_stream(body) {
+        true => Unreadable::Declined(format!(
+            "the server sent an event stream where one JSON object was asked for; switch streaming off: {}",
+            excerpt(body)
+        )),
+        false => Unreadable::Garbled(format!("it is not JSON ({error}): {}", excerpt(body))),
+    })
 }
 
 /// The beginning of something that was to be JSON, for a message.

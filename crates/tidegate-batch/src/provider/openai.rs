@@ -22,12 +22,21 @@ pub(super) fn body(question: &Question, parameters: &Parameters) -> Value {
     body.insert("model".into(), json!(parameters.model));
     body.insert("messages".into(), json!([{"role": "user", "content": content}]));
     if let Some(max_tokens) = parameters.max_tokens {
-        body.insert("max_tokens".into(), json!(max_tokens));
+        body.insert(length_limit(&parameters.model).into(), json!(max_tokens));
     }
     if let Some(temperature) = parameters.temperature {
         body.insert("temperature".into(), json!(temperature));
     }
     Value::Object(body)
+}
+
+/// Returns the name of the parameter that limits the length of an answer. OpenAI's reasoning models (the o-series, gpt-5)
+/// refuse `max_tokens`; many compatible servers know nothing else.
+fn length_limit(model: &str) -> &'static str {
+    // Gateways put the vendor in front: `openai/o3-mini`.
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let o_series = name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if o_series || name.starts_with("gpt-5") { "max_completion_tokens" } else { "max_tokens" }
 }
 
 /// An answer as nearly all of them are, read without a tree; `None`: [`answer`] has to look at it.
@@ -74,8 +83,13 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
     if let Some(refusal) = text(message, "refusal").filter(|refusal| !refusal.is_empty()) {
         return Err(Unreadable::Declined(format!("the model declined: {refusal}")));
     }
+    if reason == Some("error") {
+        return Err(garbled("the provider broke off with an error"));
+    }
     let said = match message.get("content") {
         Some(Value::String(said)) => said.clone(),
+        // A reasoning model that used up all of its tokens before the first word.
+        None | Some(Value::Null) if reason == Some("length") => String::new(),
         // Some servers answer in parts.
         Some(Value::Array(parts)) => parts.iter().filter_map(|part| text(part, "text")).collect(),
         _ => return Err(garbled("its message has no content")),
@@ -102,9 +116,11 @@ pub(super) fn usage(body: &Value) -> Option<Usage> {
 }
 
 pub(super) fn usage_of(count: impl Fn(&str) -> u64) -> Usage {
-    let input_tokens = count("prompt_tokens");
-    // What some servers think is in the total alone.
-    let output_tokens = count("completion_tokens").max(count("total_tokens").saturating_sub(input_tokens));
+    // The second name of each is that of the Responses API.
+    let input_tokens = count("prompt_tokens").max(count("input_tokens"));
+    let stated = count("completion_tokens").max(count("output_tokens"));
+    // Some servers count a model's reasoning in the total alone.
+    let output_tokens = stated.max(count("total_tokens").saturating_sub(input_tokens));
     Usage { input_tokens, output_tokens }
 }
 
@@ -175,12 +191,35 @@ mod tests {
     }
 
     #[test]
+    fn reasoning_models_get_the_length_limit_that_they_accept() {
+        for model in ["o1", "o3-mini", "o4-mini", "gpt-5", "gpt-5-mini-2025-08-07", "openai/o3"] {
+            assert_eq!(length_limit(model), "max_completion_tokens", "{model}");
+        }
+        for model in ["gpt-4o", "omni-7b", "ollama", "o", "meta/llama-3", "gpt-4.1"] {
+            assert_eq!(length_limit(model), "max_tokens", "{model}");
+        }
+    }
+
+    #[test]
+    fn usage_of_the_responses_api_is_divided_into_input_and_output() {
+        let body = json!({"usage": {"input_tokens": 1_000, "output_tokens": 10, "total_tokens": 1_010}});
+        assert_eq!(usage(&body), Some(Usage { input_tokens: 1_000, output_tokens: 10 }));
+    }
+
+    #[test]
+    fn a_broken_off_answer_is_not_complete() {
+        let body = json!({"choices": [{"message": {"content": "half a"}, "finish_reason": "error"}]});
+        assert!(matches!(answer(&body), Err(Unreadable::Garbled(_))));
+    }
+
+    #[test]
     fn what_is_no_explanation_is_told_by_what_to_do_about_it() {
         let with = |message: Value, reason: &str| json!({"choices": [{"message": message, "finish_reason": reason}]});
         let declined = [
             with(json!({"content": ""}), "content_filter"),
             with(json!({"content": null, "refusal": "I cannot"}), "stop"),
             with(json!({"content": ""}), "length"),
+            with(json!({"content": null}), "length"),
         ];
         for body in declined {
             assert!(matches!(answer(&body), Err(Unreadable::Declined(_))), "{body}");

@@ -261,3 +261,62 @@ fn addresses_that_cannot_be_are_refused() {
     })
     .unwrap();
 }
+
+#[test]
+fn an_answer_without_usage_is_counted_by_its_text() {
+    run(async {
+        let body = json!({"choices": [{"message": {"content": "Tides ebb."}, "finish_reason": "stop"}], "usage": null});
+        let server = Server::start(move |_, _| Act::Say(200, body.to_string())).await;
+        let gate = Gate::builder().limit(Limit::tpm(10_000)).build().unwrap();
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let call = Call::new("/chat/completions", "{}".into(), Estimate { input_tokens: 50, output_tokens: 5_000 });
+        let reply = caller.call_json(gate.unscoped(), &call).await.unwrap();
+        assert_eq!(reply.usage, None);
+        let used = gate.stats().limit("tpm").unwrap().used;
+        assert!((51..80).contains(&used), "{used} of the 5,050 that were booked");
+        assert_eq!(caller.stats().usage.total(), 0, "what the server did not count is not reported as counted");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_stream_that_was_not_asked_for_is_read_and_paid_for_once() {
+    run(async {
+        let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"yes\"},\"finish_reason\":\"stop\"}],\
+                      \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n";
+        let server = Server::start(move |number, _| match number {
+            0 => Act::Say(200, stream.into()),
+            _ => Act::Say(200, "event: ping\ndata: {}\n\n".into()),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+        let reply = caller.call_json(gate.unscoped(), &call()).await.unwrap();
+        assert_eq!(reply.value["choices"][0]["message"]["content"], "yes");
+        assert_eq!(reply.usage.unwrap().total(), 10);
+        let refused = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(matches!(&refused, CallError::Declined { reason } if reason.contains("event stream")), "{refused}");
+        assert_eq!(server.seen().len(), 2, "not asked again");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_redirect_names_its_target_and_a_conflict_is_tried_again() {
+    run(async {
+        let server = Server::start(|number, _| match number {
+            0 => error(409, "conflict", "conflict"),
+            1 => answer("yes"),
+            _ => Act::SayWith(308, ("location", "https://elsewhere.example/v1"), String::new()),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+        assert_eq!(caller.call_json(gate.unscoped(), &call()).await.unwrap().attempts, 2);
+        let refused = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+        assert!(refused.to_string().contains("https://elsewhere.example/v1"), "{refused}");
+        assert!(!refused.is_lasting(), "the next run may have the right address");
+        assert_eq!(server.seen().len(), 3, "not followed");
+    })
+    .unwrap();
+}
