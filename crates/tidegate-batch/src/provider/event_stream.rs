@@ -51,7 +51,6 @@ pub(super) fn chat_completion(body: &[u8]) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::provider::{Dialect, Unreadable};
     use crate::question::{Finish, Usage};
 
