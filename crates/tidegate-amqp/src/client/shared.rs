@@ -165,8 +165,10 @@ impl Inner {
             }
             Event::Confirmed { first, last, acked } => self.confirm(first, last, acked, wakes),
             Event::Reply { request, reply } => {
-                let (number, _, slot) = self.requests.pop_front().expect("the session answers what was asked");
-                debug_assert_eq!(number, request);
+                // Mostly the first one; answers about consumers may be late.
+                let at = self.requests.iter().position(|(number, ..)| *number == request);
+                let asked = at.and_then(|at| self.requests.remove(at));
+                let (_, _, slot) = asked.expect("the session answers what was asked");
                 slot.fill(Ok(reply), wakes);
             }
             Event::Open { epoch } => {

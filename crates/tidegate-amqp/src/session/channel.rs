@@ -28,21 +28,31 @@ enum Phase {
     Closing,
 }
 
-/// What the next answer must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The answer that a request waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expect {
     Qos,
     Declare,
     ExchangeDeclare,
     Bind,
     ExchangeBind,
-    Consume,
-    Cancel,
+    /// Of the consumer with this tag.
+    Consume(String),
+    /// Of the consumer with this tag.
+    Cancel(String),
     Purge,
     Delete,
     Get,
     /// Asked by the session itself: nobody is told.
     Confirms,
+}
+
+impl Expect {
+    /// Returns `true` if answers to later requests may come first. In RabbitMQ the channel answers most requests itself, in order.
+    /// The answers about consumers come from the queue and pass through the channel's mailbox, behind requests that wait there.
+    fn may_be_late(&self) -> bool {
+        matches!(self, Expect::Consume(_) | Expect::Cancel(_))
+    }
 }
 
 #[derive(Debug)]
@@ -328,7 +338,7 @@ impl Session {
         if let Some(bytes) = rest.oversized {
             self.events.push_back(Event::Oversized { tag, consumer, bytes });
             if matches!(kind, Kind::Got) {
-                let request = self.expected(Expect::Get)?;
+                let request = self.expected(&Expect::Get)?;
                 self.events.push_back(Event::Reply { request, reply: Reply::Got(None) });
             }
             return Ok(());
@@ -336,7 +346,7 @@ impl Session {
         let Rest { properties, body, .. } = rest;
         let delivery = Delivery { tag, consumer, redelivered, exchange, routing_key, properties, body };
         let event = match kind {
-            Kind::Got => Event::Reply { request: self.expected(Expect::Get)?, reply: Reply::Got(Some(delivery)) },
+            Kind::Got => Event::Reply { request: self.expected(&Expect::Get)?, reply: Reply::Got(Some(delivery)) },
             _ => Event::Delivery(delivery),
         };
         self.events.push_back(event);
@@ -368,7 +378,7 @@ impl Session {
         };
         let (expect, reply) = match answer {
             C::Confirm(confirm::AMQPMethod::SelectOk(_)) => {
-                self.expected(Expect::Confirms)?;
+                self.expected(&Expect::Confirms)?;
                 self.channel.confirms = Some(Confirms::default());
                 self.events.push_back(Event::Open { epoch: self.channel.epoch });
                 return Ok(());
@@ -414,9 +424,10 @@ impl Session {
             C::Basic(basic::AMQPMethod::GetEmpty(_)) => (Expect::Get, Reply::Got(None)),
             C::Basic(basic::AMQPMethod::QosOk(_)) => (Expect::Qos, Reply::Done),
             C::Basic(basic::AMQPMethod::ConsumeOk(ok)) => {
-                (Expect::Consume, Reply::Consuming { consumer: ok.consumer_tag.to_string() })
+                let consumer = ok.consumer_tag.to_string();
+                (Expect::Consume(consumer.clone()), Reply::Consuming { consumer })
             }
-            C::Basic(basic::AMQPMethod::CancelOk(_)) => (Expect::Cancel, Reply::Done),
+            C::Basic(basic::AMQPMethod::CancelOk(ok)) => (Expect::Cancel(ok.consumer_tag.to_string()), Reply::Done),
             C::Queue(queue::AMQPMethod::DeclareOk(ok)) => {
                 let (messages, consumers) = (ok.message_count, ok.consumer_count);
                 let declared = Declared { name: ok.queue.to_string(), messages, consumers };
@@ -429,7 +440,7 @@ impl Session {
             C::Exchange(exchange::AMQPMethod::BindOk(_)) => (Expect::ExchangeBind, Reply::Done),
             _ => return Err(Fault::Malformed("a method only clients send")),
         };
-        let request = self.expected(expect)?;
+        let request = self.expected(&expect)?;
         self.events.push_back(Event::Reply { request, reply });
         Ok(())
     }
@@ -445,15 +456,16 @@ impl Session {
         self.events.push_back(Event::ChannelClosed(refusal));
     }
 
-    /// The request whose answer has come; answers keep the order of the requests.
-    fn expected(&mut self, expect: Expect) -> Result<u64, Fault> {
-        match self.channel.expected.front() {
-            Some((request, expected)) if *expected == expect => {
-                let request = *request;
-                self.channel.expected.pop_front();
-                Ok(request)
-            }
-            _ => Err(Fault::Malformed("an answer nobody asked for")),
+    /// Returns the request whose answer has come: the oldest one that waits for this answer. Answers come in the order of their
+    /// requests, except that those [about consumers](Expect::may_be_late) may be late.
+    fn expected(&mut self, expect: &Expect) -> Result<u64, Fault> {
+        let waiting = &mut self.channel.expected;
+        let found = waiting.iter().position(|(_, expected)| expected == expect);
+        let skipped =
+            |at: usize| expect.may_be_late() || waiting.range(..at).all(|(_, expected)| expected.may_be_late());
+        match found.filter(|at| skipped(*at)).and_then(|at| waiting.remove(at)) {
+            Some((request, _)) => Ok(request),
+            None => Err(Fault::Malformed("an answer nobody asked for")),
         }
     }
 }

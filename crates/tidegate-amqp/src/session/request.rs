@@ -1,4 +1,5 @@
-//! What is asked of the broker. Requests may be sent one behind the other without waiting; their answers come in order.
+//! What is asked of the broker. Requests may be sent one behind the other without waiting; their answers come in order,
+//! except those about consumers, which may be late.
 
 use amq_protocol::protocol::{AMQPClass, basic, exchange, queue};
 use amq_protocol::types::{FieldTable, ShortString};
@@ -174,7 +175,8 @@ impl Session {
             nowait: false,
             arguments: consume.arguments.clone(),
         };
-        let request = self.request(Expect::Consume, AMQPClass::Basic(basic::AMQPMethod::Consume(method)))?;
+        let request =
+            self.request(Expect::Consume(tag.clone()), AMQPClass::Basic(basic::AMQPMethod::Consume(method)))?;
         if consume.no_ack {
             self.channel.unacknowledged.push(tag);
         }
@@ -187,7 +189,7 @@ impl Session {
     /// See [`Unsent`].
     pub fn cancel(&mut self, consumer: &str) -> Result<u64, Unsent> {
         let cancel = basic::Cancel { consumer_tag: short(consumer)?, nowait: false };
-        self.request(Expect::Cancel, AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)))
+        self.request(Expect::Cancel(consumer.to_owned()), AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)))
     }
 
     /// Asks for one message.

@@ -298,6 +298,55 @@ fn requests_are_answered_in_order_and_anything_else_breaks_the_protocol() {
     assert_eq!(peer.end(), Closed::Protocol { reason: "an answer nobody asked for".to_owned() });
 }
 
+fn consume_ok(tag: &str) -> AMQPClass {
+    AMQPClass::Basic(basic::AMQPMethod::ConsumeOk(basic::ConsumeOk { consumer_tag: tag.into() }))
+}
+
+fn cancel_ok(tag: &str) -> AMQPClass {
+    AMQPClass::Basic(basic::AMQPMethod::CancelOk(basic::CancelOk { consumer_tag: tag.into() }))
+}
+
+fn consume(tag: &str) -> Consume {
+    Consume { tag: tag.to_owned(), ..Consume::from("q") }
+}
+
+#[test]
+fn answers_about_consumers_may_come_late_and_find_their_requests() {
+    let mut peer = Peer::open();
+    let first = peer.session.consume(&consume("a")).unwrap();
+    let second = peer.session.consume(&consume("b")).unwrap();
+    let third = peer.session.cancel("c").unwrap();
+    let fourth = peer.session.qos(5).unwrap();
+    peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::QosOk(basic::QosOk {})));
+    peer.say_channel(cancel_ok("c"));
+    peer.say_channel(consume_ok("b"));
+    peer.say_channel(consume_ok("a"));
+    let consuming = |consumer: &str| Reply::Consuming { consumer: consumer.to_owned() };
+    let expected = [
+        Event::Reply { request: fourth, reply: Reply::Done },
+        Event::Reply { request: third, reply: Reply::Done },
+        Event::Reply { request: second, reply: consuming("b") },
+        Event::Reply { request: first, reply: consuming("a") },
+    ];
+    assert_eq!(peer.events(), expected);
+}
+
+#[test]
+fn other_answers_out_of_order_and_unknown_consumers_break_the_protocol() {
+    let broken = || Closed::Protocol { reason: "an answer nobody asked for".to_owned() };
+    let mut peer = Peer::open();
+    peer.session.purge("q").unwrap();
+    peer.session.qos(5).unwrap();
+    peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::QosOk(basic::QosOk {})));
+    assert_eq!(peer.end(), broken());
+    for answer in [consume_ok("b"), cancel_ok("a")] {
+        let mut peer = Peer::open();
+        peer.session.consume(&consume("a")).unwrap();
+        peer.say_channel(answer);
+        assert_eq!(peer.end(), broken());
+    }
+}
+
 #[test]
 fn a_refused_request_closes_the_channel_and_the_next_one_has_another_epoch() {
     let mut peer = Peer::open();

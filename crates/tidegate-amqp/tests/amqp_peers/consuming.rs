@@ -1,9 +1,10 @@
 //! Messages in, settled in every way.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use tidegate_amqp::{Consume, Error, Incoming, Message, Queue, Settle, types::BasicProperties};
-use tidegate_loop::timeout;
+use tidegate_loop::{spawn, timeout};
 
 use crate::support::{deliveries, name, on_loop, open, queue};
 
@@ -43,6 +44,34 @@ fn a_thousand_messages_are_acknowledged_in_any_order() {
         // Answered behind the acknowledgements: were one wrong, the channel would be closed.
         assert_eq!(connection.declare(&Queue::passive(&queue)).await.unwrap().messages, 0);
         assert_eq!((connection.stats().unsettled, connection.epoch()), (0, 1));
+        connection.close().await;
+    });
+}
+
+#[test]
+fn requests_of_many_tasks_over_one_connection_get_their_own_answers() {
+    on_loop(async {
+        let connection = Rc::new(open().await);
+        let mut tasks = Vec::new();
+        for _ in 0..40 {
+            let connection = Rc::clone(&connection);
+            tasks.push(spawn(async move {
+                for _ in 0..5 {
+                    let queue = queue(&connection, "many").await;
+                    let mut consume = Consume::from(&queue);
+                    consume.tag.clone_from(&queue);
+                    assert_eq!(connection.consume(&consume).await.unwrap(), queue);
+                    assert_eq!(connection.declare(&Queue::passive(&queue)).await.unwrap().consumers, 1);
+                    connection.cancel(&queue).await.unwrap();
+                    assert_eq!(connection.declare(&Queue::passive(&queue)).await.unwrap().name, queue);
+                    connection.delete(&queue).await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(connection.epoch(), 1);
         connection.close().await;
     });
 }
