@@ -92,6 +92,18 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a directory for a program's own files, as [`create_directories`] does. Its last part is not a symbolic link: the files
+/// would be made elsewhere.
+///
+/// # Errors
+/// Also if it is a symbolic link.
+pub fn create_own_directory(path: &Path) -> io::Result<()> {
+    if is_link(path) {
+        return Err(link_error(path));
+    }
+    create_directories(path)
+}
+
 /// Makes the names in a file's directory last: of files that were made, renamed or deleted there.
 ///
 /// # Errors
@@ -171,6 +183,11 @@ mod tests {
         fs::write(&victim, "text").unwrap();
         let error = open_or_create(&link).unwrap_err().to_string();
         assert!(error.contains("is a symbolic link"), "{error}");
+        let (elsewhere, to_elsewhere) = (directory.path().join("elsewhere"), directory.path().join("folder"));
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, &to_elsewhere).unwrap();
+        assert!(create_own_directory(&to_elsewhere).unwrap_err().to_string().contains("is a symbolic link"));
+        create_own_directory(&to_elsewhere.join("below")).expect("what is above is its user's own choice");
         prepare_database(&link).expect("a link to a database that is there is its user's own choice");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "text");
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use memchr::{memchr3_iter, memmem};
+use memchr::{memchr3, memchr3_iter, memmem};
 
 use crate::secret::Secret;
 
@@ -46,12 +46,10 @@ pub struct Redactor {
 
 #[derive(Clone)]
 enum Needle {
-    /// Letters, digits and `-._~`: no encoder changes them.
-    Plain(Box<[u8]>),
-    /// Other text, of which each byte may be percent-encoded or escaped.
-    Escapable(Box<[u8]>),
+    /// The secret itself.
+    Text(Box<str>),
     /// The part of a base64 text that the secret alone decides.
-    Base64(Box<[u8]>),
+    Base64(Box<str>),
 }
 
 impl Redactor {
@@ -83,16 +81,12 @@ impl Redactor {
     }
 
     fn add(&mut self, secret: &Secret, len_min: usize) {
-        let bytes = secret.expose().as_bytes();
-        let unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
-        if bytes.len() >= len_min {
-            self.needles.push(match bytes.iter().all(unreserved) {
-                true => Needle::Plain(bytes.into()),
-                false => Needle::Escapable(bytes.into()),
-            });
+        let text = secret.expose();
+        if text.len() >= len_min {
+            self.needles.push(Needle::Text(text.into()));
         }
-        for core in base64_cores(bytes) {
-            let url_safe: Vec<u8> = core.iter().map(|byte| url_safe(*byte)).collect();
+        for core in base64_cores(text.as_bytes()) {
+            let url_safe: String = core.chars().map(url_safe).collect();
             if url_safe != core {
                 self.needles.push(Needle::Base64(url_safe.into()));
             }
@@ -146,19 +140,19 @@ impl Redactor {
     /// Where secrets are, in order and without overlaps.
     fn find(&self, text: &[u8]) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
+        let may_have_escapes = memchr3(b'%', b'\\', b'+', text).is_some();
         for needle in &self.needles {
-            match needle {
-                Needle::Plain(secret) => {
-                    found.extend(memmem::find_iter(text, secret).map(|at| at..at + secret.len()));
-                }
-                Needle::Escapable(secret) => {
-                    let starts = memchr3_iter(secret[0], b'%', b'\\', text);
-                    found.extend(starts.filter_map(|at| escaped_end(&text[at..], secret).map(|len| at..at + len)));
-                }
-                Needle::Base64(core) => {
-                    found.extend(memmem::find_iter(text, core).map(|at| base64_run(text, at, at + core.len())));
-                }
-            }
+            let (secret, is_base64) = match needle {
+                Needle::Text(secret) => (secret, false),
+                Needle::Base64(core) => (core, true),
+            };
+            let places: Vec<Range<usize>> = if may_have_escapes {
+                let starts = memchr3_iter(secret.as_bytes()[0], b'%', b'\\', text);
+                starts.filter_map(|at| escaped_len(&text[at..], secret).map(|len| at..at + len)).collect()
+            } else {
+                memmem::find_iter(text, secret.as_bytes()).map(|at| at..at + secret.len()).collect()
+            };
+            found.extend(places.into_iter().map(|at| if is_base64 { base64_run(text, at.start, at.end) } else { at }));
         }
         found.sort_unstable_by_key(|range| range.start);
         found.dedup_by(|next, last| {
@@ -179,22 +173,51 @@ impl fmt::Debug for Redactor {
     }
 }
 
-/// How much of the beginning of `text` is `secret`, if it begins with it; each byte of it may stand there as it is,
+/// Returns how much of the beginning of `text` is `secret`, if it begins with it. Each character may stand there as it is,
 /// percent-encoded, or escaped in JSON.
-fn escaped_end(text: &[u8], secret: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for &byte in secret {
-        let rest = &text[at..];
-        at += match rest {
-            [b'%', high, low, ..] if hex(&[*high, *low]) == Some(byte.into()) => 3,
-            [b'\\', b'u', a, b, c, d, ..] if hex(&[*a, *b, *c, *d]) == Some(byte.into()) && byte.is_ascii() => 6,
-            [b'\\', escaped @ (b'"' | b'\\' | b'/'), ..] if *escaped == byte => 2,
-            [b'+', ..] if byte == b' ' => 1,
-            [first, ..] if *first == byte => 1,
-            _ => return None,
-        };
+fn escaped_len(text: &[u8], secret: &str) -> Option<usize> {
+    let mut characters = secret.chars();
+    let mut ends: Vec<usize> = forms(text, characters.next()?).collect();
+    for character in characters {
+        // A backslash or a percent sign may be itself or begin an escape: both ways are followed.
+        ends = ends.iter().flat_map(|&at| forms(&text[at..], character).map(move |len| at + len)).collect();
+        ends.sort_unstable();
+        ends.dedup();
     }
-    Some(at)
+    ends.pop()
+}
+
+/// Returns how many bytes at the beginning of `text` are `character`, for each form that stands there.
+fn forms(text: &[u8], character: char) -> impl Iterator<Item = usize> {
+    let mut bytes = [0; 4];
+    let bytes = character.encode_utf8(&mut bytes).as_bytes();
+    let plain = text.starts_with(bytes).then_some(bytes.len());
+    let escaped = match text {
+        [b'+', ..] if character == ' ' => Some(1),
+        [b'\\', b'u', ..] => {
+            let mut units = [0; 2];
+            let units = character.encode_utf16(&mut units);
+            text.get(..units.len() * 6)
+                .filter(|escapes| {
+                    let is_unit = |(escape, unit): (&[u8], &u16)| {
+                        escape.starts_with(b"\\u") && hex(&escape[2..]) == Some((*unit).into())
+                    };
+                    escapes.chunks(6).zip(units.iter()).all(is_unit)
+                })
+                .map(<[u8]>::len)
+        }
+        [b'\\', escaped, ..] => (bytes == [*escaped] && b"\"\\/".contains(escaped)).then_some(2),
+        [b'%', ..] => text
+            .get(..bytes.len() * 3)
+            .filter(|escapes| {
+                let is_byte =
+                    |(escape, byte): (&[u8], &u8)| escape[0] == b'%' && hex(&escape[1..]) == Some((*byte).into());
+                escapes.chunks(3).zip(bytes).all(is_byte)
+            })
+            .map(<[u8]>::len),
+        _ => None,
+    };
+    plain.into_iter().chain(escaped)
 }
 
 fn hex(digits: &[u8]) -> Option<u32> {
@@ -204,19 +227,19 @@ fn hex(digits: &[u8]) -> Option<u32> {
 
 /// The characters of base64 that `secret` alone decides, for each of the three places at which it may begin in a group of three
 /// bytes.
-fn base64_cores(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+fn base64_cores(secret: &[u8]) -> impl Iterator<Item = String> {
     (0..3).filter_map(move |before: usize| {
         let encoded = STANDARD_NO_PAD.encode([&[0; 2][..before], secret].concat());
         let first = (before * 8).div_ceil(6);
         let last = (before + secret.len()) * 8 / 6;
-        Some(encoded.as_bytes().get(first..last)?.to_vec()).filter(|core| core.len() >= BASE64_LEN_MIN)
+        Some(encoded.get(first..last)?.to_owned()).filter(|core| core.len() >= BASE64_LEN_MIN)
     })
 }
 
-fn url_safe(byte: u8) -> u8 {
-    match byte {
-        b'+' => b'-',
-        b'/' => b'_',
+fn url_safe(character: char) -> char {
+    match character {
+        '+' => '-',
+        '/' => '_',
         other => other,
     }
 }
@@ -268,10 +291,33 @@ mod tests {
             for form in [some, json] {
                 assert_eq!(redactor.redact(&format!("x={form}&y")), format!("x={REDACTED}&y"), "{form}");
             }
-            if secret.bytes().any(|byte| !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte)) {
-                assert_eq!(redactor.redact(&format!("x={whole}&y")), format!("x={REDACTED}&y"), "{whole}");
+            assert_eq!(redactor.redact(&format!("x={whole}&y")), format!("x={REDACTED}&y"), "{whole}");
+        }
+    }
+
+    /// A hostile server chooses the form: any character may be escaped, also those that no encoder would.
+    #[test]
+    fn a_secret_is_removed_in_any_mixture_of_forms() {
+        for seed in tidegate_seeds::seeds(200) {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            for secret in SECRETS.into_iter().chain(["sk-1234567890abcdef", "𝔨𝔢𝔶-with-pairs"]) {
+                let redactor = redactor(secret);
+                let form: String = secret
+                    .chars()
+                    .map(|character| match rng.u8(..4) {
+                        0 => character.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02x}")).collect(),
+                        1 => character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+                        2 => character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
+                        _ => character.to_string(),
+                    })
+                    .collect();
+                let text = format!("{{\"key\": \"{form}\"}}");
+                assert_eq!(redactor.redact(&text), "{\"key\": \"(secret)\"}", "{form}");
             }
         }
+        let base64 = STANDARD.encode("user:???>>>secret???").replace('/', "\\/");
+        let clean = redactor("???>>>secret???").redact(&base64).into_owned();
+        assert!(clean.contains(REDACTED), "{base64}: {clean}");
     }
 
     #[test]
