@@ -1,7 +1,11 @@
 //! How a gate is made.
 
+#[cfg(feature = "sqlite")]
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+#[cfg(feature = "sqlite")]
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::ConfigError;
@@ -11,14 +15,17 @@ use crate::limit::{Kind, Limit, Window};
 use crate::limits::Limits;
 use crate::margin::Margin;
 use crate::moment::{Moment, nanos_of};
+#[cfg(feature = "sqlite")]
+use crate::others::Taken;
 use crate::pump::{SkipAhead, State};
 use crate::timer::Timer;
 
 /// The bounds of the margin for the wire, unless told otherwise.
 const MARGIN_DEFAULT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(250);
 
-/// So long before the gate was made its moments begin: a virtual clock may stand a little behind the real one.
-const BEFORE: Duration = Duration::from_secs(3600);
+/// Moments begin this long before the gate was made: what earlier runs booked in a window of 24 hours has its own, and a
+/// virtual clock may be a little behind the real one.
+const BEFORE: Duration = Duration::from_secs(72 * 3600);
 
 /// Builds a [`Gate`].
 ///
@@ -45,6 +52,9 @@ pub struct Builder {
     timer: Option<Box<dyn Timer>>,
     journal: Option<Box<dyn Journal>>,
     restored: Vec<Restored>,
+    /// By limit, what its store has: each reservation, for a limit that is journaled, and their sums, for one that is not.
+    #[cfg(feature = "sqlite")]
+    pub(crate) stored: BTreeMap<Arc<str>, (Vec<Taken>, Vec<Restored>)>,
 }
 
 impl Builder {
@@ -57,6 +67,8 @@ impl Builder {
             timer: None,
             journal: None,
             restored: Vec::new(),
+            #[cfg(feature = "sqlite")]
+            stored: BTreeMap::new(),
         }
     }
 
@@ -205,6 +217,12 @@ impl Builder {
         restored.sort_by_key(|restored| restored.until);
         for restored in &restored {
             limits.restore(restored, begins);
+        }
+        #[cfg(feature = "sqlite")]
+        for (limit, (taken, restored)) in &self.stored {
+            if !limits.begin_beside(limit, taken, begins) {
+                restored.iter().for_each(|restored| limits.restore(restored, begins));
+            }
         }
         Ok(Gate::new(State::new(limits, margin, self.skip_ahead, self.waiting_max), timer, self.journal, epoch))
     }

@@ -366,6 +366,11 @@ impl Shared {
         self.look_at_wall(moment)
     }
 
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn tell_time_and_wall(&self) -> Now {
+        self.look_at_wall(self.now())
+    }
+
     #[cold]
     fn look_at_wall(&self, moment: Moment) -> Now {
         self.wall_at.store(moment.as_nanos().saturating_add(WALL_EVERY_NANOS), Ordering::Relaxed);

@@ -13,6 +13,8 @@ use std::time::SystemTime;
 use crate::cost::Cost;
 use crate::gate::Shared;
 use crate::limits::LimitId;
+#[cfg(feature = "sqlite")]
+use crate::others::Taken;
 use crate::pump::Effects;
 
 /// Where reservations are kept.
@@ -170,6 +172,16 @@ pub struct Receipt {
 impl Receipt {
     pub(crate) fn new(gate: &Arc<Shared>, limit: LimitId) -> Receipt {
         Receipt { gate: Arc::downgrade(gate), limit, handed_in: false }
+    }
+
+    /// Returns how much of the reservation may be written, if `taken` is all that other runs have in the journal for this
+    /// limit and none of them can write before this is written. `None`: all of it.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn grant(&self, taken: &[Taken]) -> Option<u64> {
+        let gate = self.gate.upgrade()?;
+        // The instants of the others are of the wall clock, so it is looked at now.
+        let now = gate.tell_time_and_wall();
+        gate.lock_at(now).limits.grant(self.limit, taken, now.moment)
     }
 
     /// It is on disk. Whoever waited for it goes on.

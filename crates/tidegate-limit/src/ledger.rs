@@ -4,13 +4,21 @@ use std::sync::Arc;
 
 use crate::journal::{Reservation, Settled};
 use crate::moment::{Moment, Wall, wall_time};
+use crate::others::Others;
+#[cfg(feature = "sqlite")]
+use crate::others::Taken;
 use crate::window::Model;
+#[cfg(feature = "sqlite")]
+use crate::window::Setting;
 
 /// A reservation for a window that slides lasts for this share of it: after a restart all of it counts from its end.
 const SHARE_OF_WINDOW: u64 = 64;
 
 /// Where a window has no length of its own to take a share of.
 const LASTS_NANOS: u64 = 1_000_000_000;
+
+/// Shorter reservations would be written too often.
+const LASTS_NANOS_MIN: u64 = 50_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -22,11 +30,15 @@ pub(crate) struct Ledger {
     asked: Option<Open>,
     /// Booked beyond what was reserved: the next reservation makes up for it.
     overdrawn: u64,
+    others: Others,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
     serial: u64,
+    /// What it was asked for, beside what was overdrawn; less than that would be of no use.
+    #[cfg(feature = "sqlite")]
+    needed: u64,
     amount: u64,
     spent: u64,
     from: Moment,
@@ -35,7 +47,7 @@ struct Open {
 
 impl Ledger {
     pub(crate) fn new(batch: u64) -> Ledger {
-        Ledger { batch, serial: 0, current: None, asked: None, overdrawn: 0 }
+        Ledger { batch, serial: 0, current: None, asked: None, overdrawn: 0, others: Others::default() }
     }
 
     /// Whether `amount` may be booked at `now`.
@@ -69,7 +81,11 @@ impl Ledger {
         let elsewhere = match model {
             // All that is reserved for one period counts together.
             Model::Calendar(calendar) => !calendar.has_counted(booked_at),
-            _ => self.current.is_none_or(|current| booked_at < current.from),
+            // One that is over, or about to be settled, ends before now.
+            _ => {
+                self.asked.is_some()
+                    || self.current.is_none_or(|current| booked_at < current.from || now >= current.until)
+            }
         };
         if elsewhere {
             self.overdraw(amount, now);
@@ -103,12 +119,48 @@ impl Ledger {
         self.serial += 1;
         let until = match model {
             Model::Calendar(calendar) => calendar.resets_at(),
-            Model::Strict(log) => now.plus((log.window() / SHARE_OF_WINDOW).max(1)),
-            Model::Bucket(_) => now.plus(LASTS_NANOS),
+            Model::Strict(_) | Model::Bucket(_) => now.plus(lasts(model)),
         };
+        #[cfg(feature = "sqlite")]
+        let needed = amount;
         let amount = amount.max(self.batch).saturating_add(self.overdrawn);
-        self.asked = Some(Open { serial: self.serial, amount, spent: self.overdrawn, from: now, until });
+        self.asked = Some(Open {
+            serial: self.serial,
+            #[cfg(feature = "sqlite")]
+            needed,
+            amount,
+            spent: self.overdrawn,
+            from: now,
+            until,
+        });
         Some(self.entry(limit, amount, now, until, model, wall))
+    }
+
+    /// What the others have is `taken`. Returns how much of the reservation that was asked for may be written: what they leave,
+    /// or nothing if that is less than is needed. What is overdrawn is written in any case. `None`: nothing was asked for.
+    ///
+    /// Called while no other run can write to the journal. So the sum of what all may book is never above the limit: what one
+    /// has reserved and not booked yet, the others do not get.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn grant(&mut self, taken: &[Taken], model: &mut Model, now: Moment, setting: Setting) -> Option<u64> {
+        self.others.refresh(taken, lasts(model), model, now, setting.wall);
+        let asked = self.asked.as_mut()?;
+        let others = self.others.used(model, now, setting);
+        let free = model.capacity().saturating_sub(model.used(now)).saturating_sub(others);
+        let fits = asked.needed.checked_add(others).is_some_and(|amount| model.fits(amount, now));
+        let granted = if fits { (asked.amount - asked.spent).min(free).max(asked.needed) } else { 0 };
+        asked.amount = asked.spent + granted;
+        Some(asked.amount)
+    }
+
+    /// What other runs had booked before this one begins.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn begin_beside(&mut self, taken: &[Taken], model: &mut Model, now: Moment, wall: Wall) {
+        self.others.refresh(taken, lasts(model), model, now, wall);
+    }
+
+    pub(crate) fn others(&self) -> &Others {
+        &self.others
     }
 
     fn entry(
@@ -153,6 +205,14 @@ impl Ledger {
         let last = self.entry(limit, self.overdrawn, now, now, model, wall);
         self.current = None;
         Some(last)
+    }
+}
+
+/// How long a reservation for a window that slides is open.
+fn lasts(model: &Model) -> u64 {
+    match model {
+        Model::Strict(log) => (log.window() / SHARE_OF_WINDOW).max(LASTS_NANOS_MIN.min(log.window())),
+        Model::Bucket(_) | Model::Calendar(_) => LASTS_NANOS,
     }
 }
 

@@ -100,6 +100,7 @@ mod moment;
 mod on_tidegate;
 #[cfg(feature = "tokio")]
 mod on_tokio;
+mod others;
 mod outlook;
 mod pump;
 mod scope;

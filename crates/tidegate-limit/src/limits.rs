@@ -17,6 +17,8 @@ use crate::learn::Ticket;
 use crate::ledger::Ledger;
 use crate::limit::{Kind, Limit};
 use crate::moment::{Moment, Wall, nanos_of, wall_nanos, wall_time};
+#[cfg(feature = "sqlite")]
+use crate::others::Taken;
 use crate::slot::{Count, MARKS, Slot, Withheld};
 use crate::window::{Model, Setting};
 
@@ -468,6 +470,27 @@ impl Limits {
                 bucket.restore(restored.amount, at, now);
             }
         }
+    }
+
+    /// Counts what other runs have in the journal. Returns `false` if the limit is not journaled, or there is none of that
+    /// name.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn begin_beside(&mut self, limit: &str, taken: &[Taken], now: Moment) -> bool {
+        let setting = self.setting;
+        let Some(limit) = self.find(limit) else { return false };
+        let Count::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return false };
+        ledger.begin_beside(taken, model, now, setting.wall);
+        true
+    }
+
+    /// Returns how much of the reservation that `limit` asked for may be written, with `taken` in the journal by others.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn grant(&mut self, limit: LimitId, taken: &[Taken], now: Moment) -> Option<u64> {
+        let now = self.advance(now);
+        let setting = self.setting;
+        let Count::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return None };
+        model.expire(now, setting);
+        ledger.grant(taken, model, now, setting)
     }
 
     /// What has to be written down before `cost` can be booked under `limit`; nothing if that is under way.

@@ -5,7 +5,7 @@ use crate::cost::Cost;
 use crate::hold::Hold;
 use crate::limits::Limits;
 use crate::moment::Moment;
-use crate::slot::{Count, Slot, effective};
+use crate::slot::{Count, Slot, effective, used_by_others};
 use crate::window::{Model, Setting};
 
 impl Limits {
@@ -35,7 +35,7 @@ impl Slot {
         if let Count::Found(finder) = &self.count {
             return Some(finder.last_of(count, now).max(from));
         }
-        let Count::Rate { dimension, model, oversize, .. } = &self.count else { return Some(from) };
+        let Count::Rate { dimension, model, oversize, ledger, .. } = &self.count else { return Some(from) };
         let each = effective(cost.of(*dimension), *oversize, model);
         // How many fit into a window of which nothing is used.
         let whole = model.capacity().checked_div(each).filter(|whole| *whole > 0)?;
@@ -49,7 +49,8 @@ impl Slot {
             }
             Model::Calendar(calendar) => {
                 let free = if from < calendar.resets_at() {
-                    calendar.amount().saturating_sub(calendar.used()) / each
+                    let others = used_by_others(ledger.as_deref(), model, now, setting);
+                    calendar.amount().saturating_sub(calendar.used()).saturating_sub(others) / each
                 } else {
                     whole
                 };

@@ -102,7 +102,7 @@ pub(crate) struct Tally {
     pub(crate) alarms: u64,
     pub(crate) idle_alarms: u64,
     pub(crate) by_limit: Vec<Blocked>,
-    pub(crate) by_scopes: Duration,
+    pub(crate) by_scopes: Blocked,
 }
 
 impl Tally {
@@ -213,8 +213,14 @@ impl State {
     /// Gets into line.
     pub(crate) fn join(&mut self, scope: ScopeId, cost: Cost, waker: Waker, why: &Why, now: Moment) -> WaiterId {
         self.tally.blocked += 1;
-        if let Why::Denied(denied) = why {
-            self.tally.by_limit[usize::from(denied.limit.0)].entries += 1;
+        let blocker = match why {
+            Why::Denied(denied) => Some(Blocker::Limit(denied.limit)),
+            Why::ScopeFull => Some(Blocker::Scopes),
+            // Blocked by what blocks the entries in front of it.
+            Why::Behind | Why::Never(_) => self.blocker.map(|(blocker, _)| blocker),
+        };
+        if let Some(blocker) = blocker {
+            self.blocked(blocker).entries += 1;
         }
         self.line.join(scope, cost, waker, now)
     }
@@ -352,14 +358,14 @@ impl State {
             return;
         }
         if let Some((before, since)) = self.blocker {
-            *self.blocked_time(before) += now.since(since);
+            self.blocked(before).time += now.since(since);
         }
         self.blocker = blocker.map(|blocker| (blocker, now));
     }
 
-    fn blocked_time(&mut self, blocker: Blocker) -> &mut Duration {
+    fn blocked(&mut self, blocker: Blocker) -> &mut Blocked {
         match blocker {
-            Blocker::Limit(limit) => &mut self.tally.by_limit[usize::from(limit.0)].time,
+            Blocker::Limit(limit) => &mut self.tally.by_limit[usize::from(limit.0)],
             Blocker::Scopes => &mut self.tally.by_scopes,
         }
     }

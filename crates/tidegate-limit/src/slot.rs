@@ -78,6 +78,12 @@ pub(crate) fn effective(cost: u64, oversize: Oversize, model: &Model) -> u64 {
     }
 }
 
+/// What other runs use of the window, as far as the journal has said.
+#[inline]
+pub(crate) fn used_by_others(ledger: Option<&Ledger>, model: &Model, now: Moment, setting: Setting) -> u64 {
+    ledger.map_or(0, |ledger| ledger.others().used(model, now, setting))
+}
+
 impl Slot {
     /// Brings the limit up to `now` and says whether `cost` fits.
     #[inline]
@@ -95,9 +101,10 @@ impl Slot {
                     return false;
                 }
                 let amount = effective(amount, *oversize, model);
-                let fits = match withheld.at(now) {
+                let missing = withheld.at(now).saturating_add(used_by_others(ledger.as_deref(), model, now, setting));
+                let fits = match missing {
                     0 => model.fits(amount, now),
-                    withheld => amount.checked_add(withheld).is_some_and(|amount| model.fits(amount, now)),
+                    missing => amount.checked_add(missing).is_some_and(|amount| model.fits(amount, now)),
                 };
                 fits && ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now))
             }
@@ -195,13 +202,22 @@ impl Slot {
                     return Some(Until::TooLarge);
                 }
                 let ready = self.ready_at(amount, 0, now, setting).max(held.unwrap_or(now));
-                let missing = withheld.at(now);
-                let fits = amount.checked_add(missing).is_some_and(|amount| model.fits(amount, now));
-                if ready > now || !fits {
+                let (ledger, withheld) = (ledger.as_deref(), withheld.at(now));
+                let fits_beside =
+                    |missing| amount.checked_add(missing).is_some_and(|amount: u64| model.fits(amount, now));
+                let others = used_by_others(ledger, model, now, setting);
+                if ready > now || !fits_beside(withheld.saturating_add(others)) {
                     // At the end of time there is no later instant to name.
-                    return Some(Until::At(ready.max(now.plus(1))));
+                    let ready = ready.max(now.plus(1));
+                    let again = ledger.filter(|_| others > 0 && held.is_none() && fits_beside(withheld));
+                    // Only the others leave no room: they may have given some back.
+                    return Some(match again.map(|ledger| ledger.others().read_again_at(model)) {
+                        Some(again) if again <= now => Until::Journal,
+                        Some(again) => Until::At(ready.min(again)),
+                        None => Until::At(ready),
+                    });
                 }
-                let covered = ledger.as_ref().is_none_or(|ledger| ledger.covers(amount, model, now));
+                let covered = ledger.is_none_or(|ledger| ledger.covers(amount, model, now));
                 (!covered).then_some(Until::Journal)
             }
         }
@@ -226,17 +242,21 @@ impl Slot {
 
     /// The earliest instant at which `cost` fits under a rate, if nothing is booked until then but `extra`, now.
     pub(crate) fn ready_at(&self, cost: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
-        let Count::Rate { model, withheld, oversize, .. } = &self.count else { return now };
+        let Count::Rate { model, withheld, oversize, ledger, .. } = &self.count else { return now };
         let amount = effective(cost, *oversize, model);
         if amount == 0 {
             return now;
         }
-        let without = model.ready_at(amount, extra, now, setting);
+        let ready_at = |extra| match ledger {
+            Some(ledger) => ledger.others().ready_at(model, amount, extra, now, setting),
+            None => model.ready_at(amount, extra, now, setting),
+        };
+        let without = ready_at(extra);
         match withheld.at(now) {
             0 => without,
             // What is withheld may come back, or the window may pass what is there before that.
             missing => {
-                let with = model.ready_at(amount, extra.saturating_add(missing), now, setting);
+                let with = ready_at(extra.saturating_add(missing));
                 with.min(without.max(withheld.until))
             }
         }
@@ -263,10 +283,11 @@ impl Slot {
     }
 
     /// Whether it is a strict window that has no or hardly any room, as seen by `cost`.
-    pub(crate) fn is_nearly_full(&self, cost: &Cost) -> bool {
+    pub(crate) fn is_nearly_full(&self, cost: &Cost, now: Moment, setting: Setting) -> bool {
         match &self.count {
-            Count::Rate { dimension, model: Model::Strict(log), .. } if cost.of(*dimension) > 0 => {
-                log.used() as f64 >= NEARLY_FULL * log.amount() as f64
+            Count::Rate { dimension, model: model @ Model::Strict(log), ledger, .. } if cost.of(*dimension) > 0 => {
+                let used = log.used().saturating_add(used_by_others(ledger.as_deref(), model, now, setting));
+                used as f64 >= NEARLY_FULL * log.amount() as f64
             }
             Count::Rate { .. } | Count::Concurrency { .. } | Count::Found(_) => false,
         }
@@ -275,10 +296,12 @@ impl Slot {
     /// The server did not count the entry: a strict window does not, either. A day's quota and what flows into a bucket are
     /// left as they are, on the safe side.
     pub(crate) fn unbook(&mut self, booking: &Booking, now: Moment) {
-        if let Count::Rate { dimension, model: model @ Model::Strict(_), oversize, ledger: None, .. } = &mut self.count
-        {
+        if let Count::Rate { dimension, model: model @ Model::Strict(_), oversize, ledger, .. } = &mut self.count {
             let amount = effective(booking.cost.of(*dimension), *oversize, model);
             model.unbook(amount, booking.at, booking.at, now);
+            if let Some(ledger) = ledger {
+                ledger.give_back(amount, booking.at);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::learn::Found;
 use crate::moment::Moment;
 use crate::pump::{Blocker, State};
-use crate::slot::Count;
+use crate::slot::{Count, used_by_others};
 
 /// A gate's figures at one instant: for dashboards and metrics. With the feature `serde` it can be serialised.
 ///
@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub margin: Duration,
     /// What the first in line waits for: a limit's name, or `scopes` if everybody waits for his scope.
     pub blocked_by: Option<String>,
+    /// Entries that had to wait because their scope was full, ever.
+    pub blocked_by_scopes: u64,
     /// The time during which those in line waited for their scopes alone.
     pub blocked_by_scopes_for: Duration,
     /// Each limit.
@@ -90,7 +92,8 @@ pub struct LimitSnapshot {
     pub held_until: Option<SystemTime>,
     /// Why it is shut, if it is.
     pub shut: Option<String>,
-    /// Entries that it made wait, as the last of those they had to wait for.
+    /// Entries that had to wait for it, ever: the limit that denied the entry or, for an entry behind others, the limit
+    /// that blocked the first of them. Each entry counts for one limit.
     pub blocked: u64,
     /// The time during which the first in line waited for this limit.
     pub blocked_for: Duration,
@@ -176,7 +179,8 @@ impl Snapshot {
                 Blocker::Limit(id) => state.limits.slot(id).name.to_string(),
                 Blocker::Scopes => "scopes".into(),
             }),
-            blocked_by_scopes_for: tally.by_scopes + still(Blocker::Scopes),
+            blocked_by_scopes: tally.by_scopes.entries,
+            blocked_by_scopes_for: tally.by_scopes.time + still(Blocker::Scopes),
             limits: limits.collect(),
             found: state.limits.found(now),
             scopes: scopes.collect(),
@@ -195,10 +199,12 @@ impl LimitSnapshot {
                 let amount = found.window.map(|window| window.amount).or(found.in_flight).unwrap_or(0);
                 (Some("found".to_owned()), amount, 0, 0, None, 0)
             }
-            Count::Rate { dimension, model, withheld, overdrawn, .. } => {
-                let used = model.used(now);
+            Count::Rate { dimension, model, withheld, overdrawn, ledger, .. } => {
+                let ledger = ledger.as_deref();
+                let used = model.used(now).saturating_add(used_by_others(ledger, model, now, limits.setting()));
                 let remaining = model.capacity().saturating_sub(used).saturating_sub(withheld.at(now));
-                let reset = model.next_reset(now, limits.setting());
+                let beside = ledger.and_then(|ledger| ledger.others().next_reset(model, now, limits.setting()));
+                let reset = model.next_reset(now, limits.setting()).into_iter().chain(beside).min();
                 (Some(dimension.to_string()), model.amount(), used, remaining, reset, *overdrawn)
             }
         };

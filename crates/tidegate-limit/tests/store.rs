@@ -187,6 +187,30 @@ fn a_minute_is_kept_across_a_crash() {
     assert_kept(&grants, &[("2026-06-01T07:00:00Z", "2026-06-02T07:00:00Z")]);
 }
 
+/// A strict server sees all runs as one: started again at any instant after a stop or a crash, no minute is exceeded.
+#[test]
+fn runs_that_stop_at_random_instants_and_start_again_keep_the_minute() {
+    let start = time("2026-06-01T12:00:00Z");
+    for seed in 0..60_u64 {
+        let scratch = Scratch::new(&format!("restarts-{seed}"));
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        let (mut grants, mut at) = (Grants::new(), start);
+        for _ in 0..4 {
+            let (count, gap) = (1 + below(400) as usize, Duration::from_millis(below(20_000)));
+            let end = if below(2) == 0 { End::Crashed } else { End::Closed };
+            let (of_run, ended) = run(scratch.open(), limits(true), at, count, end);
+            grants.extend(of_run);
+            at = ended + gap;
+        }
+        println!("seed {seed}");
+        assert_kept(&grants, &[("2026-06-01T07:00:00Z", "2026-06-02T07:00:00Z")]);
+    }
+}
+
 #[test]
 fn a_line_of_thousands_does_not_go_as_many_calls_deep() {
     let scratch = Scratch::new("deep");

@@ -6,11 +6,16 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use tidegate_limit::store::{Durability, Store, StoreError};
-use tidegate_limit::{Cost, Gate, Limit};
+use tidegate_limit::store::{Durability, Store};
+use tidegate_limit::{Cost, Gate, Limit, Window};
+use tidegate_loop::timeout;
 
 const BATCH: u64 = 7;
+
+/// The quota that several processes share.
+const SHARED: u64 = 500;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -18,11 +23,12 @@ fn main() {
         (Some("--child-grants"), Some(file)) => {
             child_grants(Path::new(&file), arguments.next().as_deref() == Some("inline"));
         }
+        (Some("--child-shares"), Some(file)) => child_shares(Path::new(&file)),
         (Some("--child-opens"), Some(file)) => child_opens(Path::new(&file)),
         _ => {
             let scratch = Scratch::new();
             what_is_restored_is_never_below_what_was_granted(&scratch);
-            a_second_process_is_told_that_the_file_is_in_use(&scratch);
+            several_processes_share_a_quota(&scratch);
             a_directory_that_cannot_be_written_to_is_named(&scratch);
             println!("store_crash: ok");
         }
@@ -74,6 +80,29 @@ fn child_grants(file: &Path, inline: bool) {
                 lease.sent();
             }
         }
+    })
+    .unwrap();
+}
+
+/// Enters until the quota of the day is used up, with a `+` for each grant.
+fn child_shares(file: &Path) {
+    let file = file.to_owned();
+    tidegate_loop::run(async move {
+        let store = Store::open_with(file, Durability::Crash).unwrap();
+        // A period that does not end while the test runs.
+        let limit = Limit::rpm(SHARED).window(Window::strict(Duration::from_secs(10 * 86_400))).journaled(BATCH);
+        let gate = Gate::builder().limit(limit).store(&store).unwrap().build().unwrap();
+        let mut out = std::io::stdout().lock();
+        while gate.stats().limit("rpm").unwrap().remaining > 0 {
+            let Ok(entered) = timeout(Duration::from_secs(2), gate.enter(gate.unscoped(), Cost::request())).await
+            else {
+                break;
+            };
+            entered.unwrap().sent();
+            out.write_all(b"+").and_then(|()| out.flush()).unwrap();
+        }
+        gate.close();
+        store.close();
     })
     .unwrap();
 }
@@ -137,20 +166,22 @@ fn what_is_restored_is_never_below_what_was_granted(scratch: &Scratch) {
     }
 }
 
-fn a_second_process_is_told_that_the_file_is_in_use(scratch: &Scratch) {
+/// Two processes enter at once, one of them is killed in between: together they are granted what one alone would be.
+fn several_processes_share_a_quota(scratch: &Scratch) {
     let file = scratch.0.join("shared.db");
     let exe = std::env::current_exe().unwrap();
-    let mut holder = start(Command::new(exe).arg("--child-opens").arg(&file));
-    let mut line = [0; 5];
-    holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
-    assert_eq!(&line, b"open\n");
-    let error = Store::open(&file).unwrap_err();
-    assert_eq!(error, StoreError::Locked { path: file.clone() });
-    assert!(error.to_string().contains("shared.db"), "{error}");
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    // The lock goes with the process, however it went.
-    Store::open(&file).unwrap();
+    let start = || start(Command::new(&exe).arg("--child-shares").arg(&file));
+    let (killed, others) = (start(), [start(), start()]);
+    let mut granted = kill_after(killed, 5);
+    for mut child in others.into_iter().chain([start()]) {
+        let mut seen = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut seen).unwrap();
+        assert!(child.wait().unwrap().success());
+        granted += &seen;
+    }
+    let granted = granted.matches('+').count() as u64;
+    // The one that was killed may have had a reservation that it did not use, and another on its way.
+    assert!((SHARED - 2 * BATCH..=SHARED).contains(&granted), "{granted} of {SHARED} were granted");
 }
 
 fn a_directory_that_cannot_be_written_to_is_named(scratch: &Scratch) {

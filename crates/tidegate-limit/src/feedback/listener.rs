@@ -144,8 +144,8 @@ impl Listener {
                 report.wait = Some(*delay);
             }
             Verdict::BackOff { .. } => lease.refused(refusal(feedback, None)),
-            Verdict::Overloaded { .. } => report.down_for = lease.failed(),
-            Verdict::Other { status } if is_absent(*status) => report.down_for = lease.failed(),
+            Verdict::Overloaded { .. } => report = Report::absent(lease),
+            Verdict::Other { status } if is_absent(*status) => report = Report::absent(lease),
             // A day's quota, an account without credit: no limit of this kind.
             Verdict::Park { .. } | Verdict::Stop(_) => {}
             Verdict::Proceed | Verdict::TooLarge { .. } | Verdict::Other { .. } => lease.served(),
@@ -184,9 +184,9 @@ impl Listener {
     }
 }
 
-/// Gateways answer so for a server that is not there.
+/// Gateways answer so for a server that is not there; 521 to 524 are Cloudflare's.
 fn is_absent(status: u16) -> bool {
-    matches!(status, 502 | 504)
+    matches!(status, 502 | 504 | 521..=524)
 }
 
 /// What a refusal says about the limit that refused.
@@ -202,8 +202,16 @@ fn refusal(feedback: &Feedback, delay: Option<Duration>) -> Refusal {
 pub struct Report {
     /// How long this request has to wait before it is tried again, because the server says so.
     pub wait: Option<Duration>,
+    /// The answer says that the server is not there, or has too much to do.
+    pub absent: bool,
     /// For how long the server has been down, if it is.
     pub down_for: Option<Duration>,
+}
+
+impl Report {
+    fn absent(lease: &mut Lease) -> Report {
+        Report { absent: true, down_for: lease.failed(), ..Report::default() }
+    }
 }
 
 impl fmt::Debug for Listener {

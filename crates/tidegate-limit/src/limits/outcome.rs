@@ -97,7 +97,7 @@ impl Limits {
         let mut near_stated = false;
         for slot in &mut self.slots {
             slot.expire(now, setting);
-            near_stated |= slot.is_nearly_full(&booking.cost);
+            near_stated |= slot.is_nearly_full(&booking.cost, now, setting);
             slot.unbook(booking, now);
         }
         let Refusal { delay, window } = refusal;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{LimitId, Limits};
 use crate::hold::Hold;
 use crate::moment::Moment;
-use crate::slot::Count;
+use crate::slot::{Count, used_by_others};
 use crate::window::Model;
 
 impl Limits {
@@ -112,13 +112,15 @@ impl Limits {
     pub(crate) fn tighten_as_of(&mut self, sent: Moment, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
         let now = self.advance(now);
         let setting = self.setting;
-        let Count::Rate { model, withheld, .. } = &mut self.slot_mut(limit).count else { return };
+        let Count::Rate { model, withheld, ledger, .. } = &mut self.slot_mut(limit).count else { return };
         model.expire(now, setting);
+        // The server counts the others as well.
+        let others = used_by_others(ledger.as_deref(), model, now, setting);
         match model {
             Model::Bucket(bucket) => bucket.tighten(remaining, now),
-            Model::Calendar(calendar) => calendar.tighten(remaining),
+            Model::Calendar(calendar) => calendar.tighten(remaining.saturating_add(others)),
             Model::Strict(log) => {
-                let known = log.used().saturating_add(log.left_since(sent));
+                let known = log.used().saturating_add(log.left_since(sent)).saturating_add(others);
                 let missing = log.amount().saturating_sub(known).saturating_sub(remaining);
                 withheld.tighten(missing, full_at, now);
             }

@@ -26,7 +26,7 @@ use rustix::fs::{Access, access};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Another process, or another [`Store`](super::Store) of this one, uses it.
+    /// Another process does not let go of it: it holds its lock for longer than a write takes.
     Locked {
         /// The file.
         path: PathBuf,
@@ -144,7 +144,7 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::Locked { .. } => write!(
                 f,
-                "the state file {path} is in use by another process; stop that one, or give this one a file of its own"
+                "the state file {path} has been locked by another process for too long; end the program that holds it"
             ),
             StoreError::Corrupt { detail, .. } => write!(
                 f,

@@ -1,23 +1,24 @@
-//! The state file itself: SQLite, one process at a time, synced. No threads here; see `mod.rs` for who calls.
+//! The state file itself: SQLite, synced, shared by processes. No threads here; see `mod.rs` for who calls.
 //!
 //! ```sql
 //! reservation(limit_name, run, serial, amount, until_ns, period_ns, counts_until_ns)
 //! ```
 //! A row says "up to so much was booked under this limit before `until`". It is written before the first of it is
-//! booked, with all that may be; when the reservation is over, `amount` becomes what really was. Whatever instant the
-//! process dies at, the sum of the rows is at least what was granted.
+//! booked, with all that may be; when the reservation is over, `amount` becomes what really was, and `until` when it was
+//! over. Whatever instant the process dies at, the sum of the rows is at least what was granted.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use tidegate_files::Draft;
 
 use super::error::StoreError;
 use crate::journal::{Reservation, Restored};
 use crate::moment::{WallNanos, wall_nanos, wall_time};
+use crate::others::Taken;
 
 /// `tglt`, in the file's header: this is a state file of ours.
 const APPLICATION_ID: i64 = 0x7467_6c74;
@@ -38,10 +39,19 @@ const SCHEMA: &str = "
     INSERT INTO state VALUES (0);
 ";
 
-/// Rows are kept this much longer than they count: clocks are set back.
+/// Rows of calendar periods are kept this much longer than they count: clocks are set back.
 const KEPT_LONGER: Duration = Duration::from_secs(48 * 3600);
+/// Rows of sliding windows are kept at least this much longer than they count. They are many.
+const SLIDING_KEPT_LONGER: Duration = Duration::from_secs(3600);
+/// Rows of each limit that are kept in any case: a clock that is wrong for a while and then set back takes nothing away.
+const ROWS_KEPT: i64 = 256;
 /// Writes between two looks for rows to delete.
 const WRITES_BETWEEN_PRUNES: u32 = 1_024;
+/// A row that begins later than this from now is of a clock that has been set back since. A row of another process is a
+/// little ahead if its write was faster.
+const AHEAD: Duration = Duration::from_secs(600);
+/// How long another process may take for a write.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How much a crash may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,9 +90,7 @@ impl StateFile {
         let wrap = |error: rusqlite::Error| StoreError::of(path, &error);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(wrap)?;
-        connection.busy_timeout(Duration::ZERO).map_err(wrap)?;
-        // Held from the first look on until the process ends, however it ends.
-        connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(wrap)?;
+        connection.busy_timeout(PATIENCE).map_err(wrap)?;
         check_version(path, &connection)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(wrap)?;
         let synchronous = match durability {
@@ -147,6 +155,8 @@ impl StateFile {
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         connection.execute_batch(&format!("BEGIN; {SCHEMA} COMMIT;"))?;
+        // Now, because processes that open a new file at once would stand in each other's way.
+        connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.close().map_err(|(_, error)| error)
     }
 
@@ -154,12 +164,17 @@ impl StateFile {
         self.created
     }
 
-    /// Makes all of `batch` last, or none of it: reservations, and the run that each belongs to.
-    pub(super) fn write<'r>(&mut self, batch: impl Iterator<Item = (i64, &'r Reservation)>) -> Result<(), StoreError> {
+    /// Makes all of `batch` last, or none of it: reservations, and the run that each belongs to. `grant` is called with the
+    /// index of each and what other runs have in the file; it returns how much is written, `None` for all of it.
+    pub(super) fn write<'r>(
+        &mut self,
+        batch: impl Iterator<Item = (i64, &'r Reservation)>,
+        grant: impl FnMut(usize, &[Taken]) -> Option<u64>,
+    ) -> Result<(), StoreError> {
         if identity(&self.path).ok() != Some(self.identity) {
             return Err(StoreError::Replaced { path: self.path.clone() });
         }
-        let newest = self.write_rows(batch).map_err(|error| StoreError::of(&self.path, &error))?;
+        let newest = self.write_rows(batch, grant).map_err(|error| StoreError::of(&self.path, &error))?;
         match self.writes_until_prune.checked_sub(1) {
             Some(left) => self.writes_until_prune = left,
             None => {
@@ -172,42 +187,89 @@ impl StateFile {
     }
 
     /// Returns the latest beginning of a reservation written.
-    fn write_rows<'r>(&mut self, batch: impl Iterator<Item = (i64, &'r Reservation)>) -> rusqlite::Result<WallNanos> {
-        let transaction = self.connection.transaction()?;
+    fn write_rows<'r>(
+        &mut self,
+        batch: impl Iterator<Item = (i64, &'r Reservation)>,
+        mut grant: impl FnMut(usize, &[Taken]) -> Option<u64>,
+    ) -> rusqlite::Result<WallNanos> {
+        // From the first look at what the others have until this is written, none of them writes.
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut newest = WallNanos::MIN;
-        {
-            // A serial that comes again is a write that was repeated: the larger claim stands.
-            let mut insert = transaction.prepare(
-                "INSERT INTO reservation VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET
-                    amount = max(amount, excluded.amount), until_ns = max(until_ns, excluded.until_ns),
-                    counts_until_ns = max(counts_until_ns, excluded.counts_until_ns)",
-            )?;
-            let mut settle = transaction
-                .prepare("UPDATE reservation SET amount = ?4 WHERE limit_name = ?1 AND run = ?2 AND serial = ?3")?;
-            for (run, reservation) in batch {
-                let name = &*reservation.limit;
-                if let Some(settled) = reservation.settles {
-                    settle.execute(params![name, run, integer(settled.serial), integer(settled.spent)])?;
-                }
-                newest = newest.max(wall_nanos(reservation.from));
-                if reservation.amount > 0 {
-                    let (serial, amount) = (integer(reservation.serial), integer(reservation.amount));
-                    let (until, period) = (wall_nanos(reservation.until), reservation.period.map(wall_nanos));
-                    let counts_until = wall_nanos(reservation.counts_until);
-                    insert.execute(params![name, run, serial, amount, until, period, counts_until])?;
-                }
+        for (index, (run, reservation)) in batch.enumerate() {
+            let (name, from) = (&*reservation.limit, wall_nanos(reservation.from));
+            newest = newest.max(from);
+            if let Some(settled) = reservation.settles {
+                // Later than all that was booked of it, be it in this very instant.
+                let over = from.saturating_add(1);
+                transaction
+                    .prepare(
+                        "UPDATE reservation SET amount = ?4, until_ns = min(until_ns, ?5)
+                            WHERE limit_name = ?1 AND run = ?2 AND serial = ?3",
+                    )?
+                    .execute(params![name, run, integer(settled.serial), integer(settled.spent), over])?;
+            }
+            move_back(&transaction, reservation)?;
+            let amount = grant(index, &taken_by_others(&transaction, run, reservation)?).unwrap_or(reservation.amount);
+            if amount > 0 {
+                let (until, period) = (wall_nanos(reservation.until), reservation.period.map(wall_nanos));
+                // A serial that comes again is a write that was repeated: the larger claim stands.
+                transaction
+                    .prepare(
+                        "INSERT INTO reservation VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET
+                            amount = max(amount, excluded.amount), until_ns = max(until_ns, excluded.until_ns),
+                            counts_until_ns = max(counts_until_ns, excluded.counts_until_ns)",
+                    )?
+                    .execute(params![
+                        name,
+                        run,
+                        integer(reservation.serial),
+                        integer(amount),
+                        until,
+                        period,
+                        wall_nanos(reservation.counts_until),
+                    ])?;
             }
         }
         transaction.commit()?;
         Ok(newest)
     }
 
-    /// Forgets what has not counted for long. Goes by what the rows say, not by a clock that may be wrong: `newest` is
-    /// the instant at which something was booked last.
+    /// Forgets what has not counted for long, but keeps the latest rows of each limit: `newest`, the instant at which
+    /// something was booked last, is of a clock that may be wrong.
     fn prune(&mut self, newest: WallNanos) -> rusqlite::Result<()> {
         let before = newest.saturating_sub(KEPT_LONGER.as_nanos() as i64);
-        self.connection.execute("DELETE FROM reservation WHERE counts_until_ns < ?1", params![before])?;
-        Ok(())
+        let sliding_before = newest.saturating_sub(SLIDING_KEPT_LONGER.as_nanos() as i64);
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let names: Vec<String> = transaction
+            .prepare("SELECT DISTINCT limit_name FROM reservation")?
+            .query_map([], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        for name in names {
+            transaction.execute(
+                "DELETE FROM reservation WHERE limit_name = ?4
+                    AND counts_until_ns < CASE WHEN period_ns IS NULL
+                        THEN min(?2, ?3 - (counts_until_ns - until_ns)) ELSE ?1 END
+                    AND until_ns < (SELECT until_ns FROM reservation WHERE limit_name = ?4
+                        ORDER BY until_ns DESC LIMIT 1 OFFSET ?5)",
+                params![before, sliding_before, newest, name, ROWS_KEPT - 1],
+            )?;
+        }
+        transaction.commit()
+    }
+
+    /// Every reservation, with the name of its limit.
+    pub(super) fn taken(&self) -> Result<Vec<(String, Taken)>, StoreError> {
+        let read = || -> rusqlite::Result<Vec<_>> {
+            let select = "SELECT limit_name, run, serial, amount, until_ns FROM reservation WHERE amount > 0
+                ORDER BY until_ns";
+            let mut statement = self.connection.prepare(select)?;
+            let rows = statement.query_map([], |row| {
+                let amount = row.get::<_, i64>(3)?.unsigned_abs();
+                Ok((row.get(0)?, Taken { id: (row.get(1)?, row.get(2)?), amount, until: row.get(4)? }))
+            })?;
+            rows.collect()
+        };
+        read().map_err(|error| StoreError::of(&self.path, &error))
     }
 
     /// What was booked before, at the most.
@@ -228,6 +290,49 @@ impl StateFile {
         }
         Ok(sums.into_iter().map(|((at, name), sum)| Restored::new(name, sum, wall_time(at))).collect())
     }
+}
+
+/// Moves rows that lie ahead to now: they were written before the clock was set back. They count as if they had been booked
+/// now, which is not earlier than they were, and pass as others do.
+fn move_back(transaction: &Transaction<'_>, reservation: &Reservation) -> rusqlite::Result<()> {
+    let now = wall_nanos(reservation.from);
+    let ahead = now.saturating_add(AHEAD.as_nanos() as i64);
+    // A reservation of a sliding window is open for a share of it.
+    transaction
+        .prepare(
+            "UPDATE reservation SET until_ns = ?2, counts_until_ns = ?2 + (counts_until_ns - until_ns)
+                WHERE limit_name = ?1 AND period_ns IS NULL AND until_ns > ?3 + (counts_until_ns - until_ns) / 32",
+        )?
+        .execute(params![&*reservation.limit, now, ahead])?;
+    let (period, until) = match reservation.period {
+        Some(period) => (wall_nanos(period), wall_nanos(reservation.until)),
+        None => (now, now),
+    };
+    transaction
+        .prepare(
+            "UPDATE reservation SET period_ns = ?2, until_ns = min(until_ns, ?3), counts_until_ns = min(counts_until_ns, ?3)
+                WHERE limit_name = ?1 AND period_ns > ?4",
+        )?
+        .execute(params![&*reservation.limit, period, until, ahead])?;
+    Ok(())
+}
+
+/// Returns what other runs have in the file for the limit of `reservation`, as far as its window can still count it.
+fn taken_by_others(transaction: &Transaction<'_>, run: i64, reservation: &Reservation) -> rusqlite::Result<Vec<Taken>> {
+    let (until, counts_until) = (wall_nanos(reservation.until), wall_nanos(reservation.counts_until));
+    let since = match reservation.period {
+        Some(period) => wall_nanos(period),
+        None => wall_nanos(reservation.from).saturating_sub(counts_until.saturating_sub(until)),
+    };
+    let mut statement = transaction.prepare(
+        "SELECT run, serial, amount, until_ns FROM reservation
+            WHERE limit_name = ?1 AND run <> ?2 AND until_ns > ?3",
+    )?;
+    let rows = statement.query_map(params![&*reservation.limit, run, since], |row| {
+        let amount = row.get::<_, i64>(2)?.unsigned_abs();
+        Ok(Taken { id: (row.get(0)?, row.get(1)?), amount, until: row.get(3)? })
+    })?;
+    rows.collect()
 }
 
 fn check_version(path: &Path, connection: &Connection) -> Result<(), StoreError> {
@@ -321,7 +426,7 @@ mod tests {
     }
 
     fn try_write(file: &mut StateFile, batch: &[Reservation]) -> Result<(), StoreError> {
-        file.write(batch.iter().map(|reservation| (1, reservation)))
+        file.write(batch.iter().map(|reservation| (1, reservation)), |_, _| None)
     }
 
     fn write(file: &mut StateFile, batch: &[Reservation]) {
@@ -343,7 +448,7 @@ mod tests {
         // Serials begin again, and do not touch those of an earlier run.
         let run = file.begin_run().unwrap();
         for reservation in [daily(1, 50, 0), settling(daily(2, 0, 0), 1, 3)] {
-            file.write(std::iter::once((run, &reservation))).unwrap();
+            file.write(std::iter::once((run, &reservation)), |_, _| None).unwrap();
         }
         drop(file);
         let file = scratch.open().unwrap();
@@ -371,20 +476,69 @@ mod tests {
         assert_eq!(scratch.open().unwrap().load().unwrap(), [Restored::new("rpd", 60, at(0))]);
     }
 
+    fn count_rows(file: &StateFile, limit: &str) -> i64 {
+        let count = "SELECT count(*) FROM reservation WHERE limit_name = ?1";
+        file.connection.query_row(count, [limit], |row| row.get(0)).unwrap()
+    }
+
     #[test]
-    fn rows_that_no_longer_count_go_but_not_by_a_wrong_clock() {
+    fn rows_that_no_longer_count_go_when_there_are_many() {
         let scratch = Scratch::new("prune");
         let mut file = scratch.open().unwrap();
-        write(&mut file, &[daily(1, 50, 0), sliding(1, 10, 0)]);
+        let minutes: Vec<_> = (0..1_000).map(|serial| sliding(serial, 1, serial)).collect();
+        write(&mut file, &minutes);
+        write(&mut file, &[daily(1, 50, 0)]);
         file.writes_until_prune = 0;
-        write(&mut file, &[sliding(2, 10, 86_400)]);
-        let rows = |file: &StateFile| -> i64 {
-            file.connection.query_row("SELECT count(*) FROM reservation", [], |row| row.get(0)).unwrap()
+        write(&mut file, &[sliding(1_000, 1, 3_000)]);
+        assert_eq!(count_rows(&file, "rpm"), 1_001, "within the hour they may still be asked for");
+        file.writes_until_prune = 0;
+        write(&mut file, &[sliding(1_001, 1, 86_400)]);
+        assert_eq!(count_rows(&file, "rpm"), ROWS_KEPT);
+        assert_eq!(count_rows(&file, "rpd"), 1);
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_for_a_while_does_not_delete_the_day() {
+        let scratch = Scratch::new("wrong");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 50, 0)]);
+        file.writes_until_prune = 0;
+        write(&mut file, &[daily(2, 7, 1_000)]);
+        // Set back: what was booked meanwhile counts as of now.
+        write(&mut file, &[daily(3, 1, 0)]);
+        assert_eq!(file.load().unwrap(), [Restored::new("rpd", 58, at(0))]);
+    }
+
+    #[test]
+    fn rows_ahead_of_a_clock_that_was_set_back_are_moved_to_now() {
+        let scratch = Scratch::new("ahead");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[sliding(2, 10, 100), sliding(1, 10, 3_600)]);
+        write(&mut file, &[sliding(3, 10, 0)]);
+        let moved = [Restored::new("rpm", 10, at(0)), Restored::new("rpm", 10, at(1))];
+        assert_eq!(file.load().unwrap()[..2], moved);
+        assert_eq!(file.load().unwrap()[2], Restored::new("rpm", 10, at(101)), "as a slow write may be ahead");
+    }
+
+    #[test]
+    fn a_grant_sees_what_other_runs_have_and_decides_what_is_written() {
+        let scratch = Scratch::new("grant");
+        let (mut first, mut second) = (scratch.open().unwrap(), scratch.open().unwrap());
+        let (one, two) = (first.begin_run().unwrap(), second.begin_run().unwrap());
+        let write = |file: &mut StateFile, run, reservation: &Reservation, granted: Option<u64>| {
+            let mut seen = Vec::new();
+            let grant = |_: usize, taken: &[Taken]| {
+                seen.extend(taken.iter().map(|taken| taken.amount));
+                granted
+            };
+            file.write(std::iter::once((run, reservation)), grant).unwrap();
+            seen
         };
-        assert_eq!(rows(&file), 3, "a day later they may still be asked for");
-        file.writes_until_prune = 0;
-        write(&mut file, &[sliding(3, 10, 4 * 86_400)]);
-        assert_eq!(rows(&file), 1);
+        assert_eq!(write(&mut first, one, &daily(1, 20, 0), Some(15)), [0_u64; 0]);
+        assert_eq!(write(&mut second, two, &daily(1, 20, 0), None), [15]);
+        assert_eq!(write(&mut first, one, &settling(daily(2, 20, 0), 1, 12), Some(0)), [20]);
+        assert_eq!(write(&mut second, two, &daily(2, 1, 0), Some(0)), [12]);
+        assert_eq!(write(&mut second, two, &daily(3, 1, 1), Some(0)), [0_u64; 0], "another day");
     }
 
     #[test]
@@ -428,15 +582,6 @@ mod tests {
         assert_eq!(try_write(&mut file, &[daily(1, 1, 0)]).unwrap_err(), replaced);
         std::fs::rename(&aside, scratch.file()).unwrap();
         write(&mut file, &[daily(1, 1, 0)]);
-    }
-
-    #[test]
-    fn one_at_a_time() {
-        let scratch = Scratch::new("locked");
-        let file = scratch.open().unwrap();
-        assert_eq!(scratch.open().unwrap_err(), StoreError::Locked { path: scratch.file() });
-        drop(file);
-        scratch.open().unwrap();
     }
 
     #[test]

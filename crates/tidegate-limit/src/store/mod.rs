@@ -27,9 +27,17 @@
 //! # }).unwrap().unwrap();
 //! ```
 //!
-//! # One process a file
-//! The file is locked from [`Store::open`] until the store is closed or the process is gone, however it goes. A second
-//! one gets [`StoreError::Locked`]. Processes that share a quota need what is shared between them, not a file.
+//! # Several processes
+//! Processes on one machine that open the same file share its limits: each reservation is granted in a transaction that sees
+//! the reservations of all others, so that together they never book more than one alone could. What a process has reserved
+//! and not used is free for the others when its gate is closed, or when it reserves again. While only the others leave no
+//! room, the file is read again every 250 ms to 10 s, a sixtieth of the window. All should state the same limits;
+//! otherwise each keeps to its own.
+//!
+//! # Clocks that are set
+//! Instants in the file are those of the wall clock. What lies ahead of it was written before it was set back: it is counted
+//! as if it had just been booked, so nothing is lost by a clock that is set back. A clock that is set ahead is believed: what
+//! a new process finds may have left its window; a process that has seen it before counts it for as long as it should.
 //!
 //! # What can go wrong
 //! Everything is a [`StoreError`] that names the file and the way out; nothing is answered by starting from zero. What
@@ -51,7 +59,7 @@ pub use file::Durability;
 
 use file::StateFile;
 
-/// A state file, open and locked. Clones are the same.
+/// An open state file. Clones are the same.
 ///
 /// What it is given is written by a thread of its own, everything that has come meanwhile in one go. When the last clone
 /// is dropped it writes what it was given and lets go of the file; [`close`](Self::close) waits for that.
@@ -107,13 +115,13 @@ impl Store {
     /// [`StoreError`], for anything that is wrong with a file that is there.
     ///
     /// ```
-    /// use tidegate_limit::store::{Store, StoreError};
+    /// use tidegate_limit::store::Store;
     /// # let directory = std::env::temp_dir().join(format!("tidegate-doc-open-{}", std::process::id()));
     /// # std::fs::create_dir_all(&directory).unwrap();
     /// # let file = directory.join("limits.db");
     /// let store = Store::open(&file).unwrap();
     /// assert!(store.created());
-    /// assert!(matches!(Store::open(&file).unwrap_err(), StoreError::Locked { .. }));
+    /// assert!(!Store::open(&file).unwrap().created());
     /// # std::fs::remove_dir_all(&directory).unwrap();
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Store, StoreError> {
@@ -286,7 +294,8 @@ impl Shared {
         while !state.waiting.is_empty() {
             let batch = std::mem::take(&mut state.waiting);
             drop(state);
-            let outcome = file.write(batch.iter().map(|(run, reservation, _)| (*run, reservation)));
+            let rows = batch.iter().map(|(run, reservation, _)| (*run, reservation));
+            let outcome = file.write(rows, |index, taken| batch[index].2.grant(taken));
             for (.., receipt) in batch {
                 match &outcome {
                     Ok(()) => receipt.written(),
@@ -370,8 +379,8 @@ impl fmt::Debug for Store {
 
 impl crate::Builder {
     /// Counts on from what `store` knows, and keeps it there: restores what earlier runs booked, and writes down what the
-    /// limits that are [journaled](crate::Limit::journaled) are about to book. A second gate on the same store counts
-    /// what the first one has reserved.
+    /// limits that are [journaled](crate::Limit::journaled) are about to book. Gates on the same store, or on stores of the
+    /// same file in several processes, count what the others have reserved.
     ///
     /// # Errors
     /// [`StoreError`], if the file cannot be read.
@@ -389,8 +398,14 @@ impl crate::Builder {
     /// # std::fs::remove_dir_all(&directory).unwrap();
     /// # Ok::<(), tidegate_limit::store::StoreError>(())
     /// ```
-    pub fn store(self, store: &Store) -> Result<crate::Builder, StoreError> {
-        let restored = store.restored()?;
-        Ok(self.restore(restored).journal(store.journal()?))
+    pub fn store(mut self, store: &Store) -> Result<crate::Builder, StoreError> {
+        let (taken, restored) = store.with_file(|file| Ok((file.taken()?, file.load()?)))?;
+        for (limit, taken) in taken {
+            self.stored.entry(limit.into()).or_default().0.push(taken);
+        }
+        for restored in restored {
+            self.stored.entry(std::sync::Arc::clone(&restored.limit)).or_default().1.push(restored);
+        }
+        Ok(self.journal(store.journal()?))
     }
 }

@@ -197,9 +197,11 @@ impl Bucket {
 
     /// Books what happened in the past, `now` being later. The bucket may be empty for it, and not more than that: what
     /// is known of the past is an upper bound.
-    pub(crate) fn restore(&mut self, amount: u64, at: Moment, now: Moment) {
-        self.book(amount, at);
+    /// Returns until when it is still flowing in again, as [`book`](Self::book) does.
+    pub(crate) fn restore(&mut self, amount: u64, at: Moment, now: Moment) -> Moment {
+        let filled_at = self.book(amount, at);
         self.full_at = self.full_at.min(fine(now).saturating_add(self.fills_in));
+        filled_at.min(coarse_up(self.full_at))
     }
 
     /// Leaves at most `remaining` in the bucket.

@@ -125,6 +125,11 @@ impl Calendar {
         self.begins
     }
 
+    /// How long this period is.
+    pub(crate) fn length(&self) -> u64 {
+        u64::try_from(self.ends.saturating_sub(self.begins)).unwrap_or(0)
+    }
+
     /// Begins the next period if it has come.
     #[inline]
     pub(crate) fn expire(&mut self, now: Moment, wall: Wall) {
