@@ -83,7 +83,7 @@ async fn print(file: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         }
         if let (Some(picture), Some((_, directory))) = (page.picture, &args.picture) {
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            fs::write(directory.join(format!("{name}-{number}.png")), picture.png)?;
+            fs::write(directory.join(format!("{name}-{number}.png")), picture.bytes)?;
         }
     }
     if args.summary {

@@ -154,7 +154,7 @@ impl Document {
             None => self.restart(number).await?,
         };
         let limit = limits.page_time.min(left);
-        let request = Request::Page { number, text: want.text, picture_px: want.picture_px };
+        let request = Request::Page { number, text: want.text, picture: want.picture };
         let reply = living.ask(&request, limit, &self.busy).await;
         if let Ok((Reply::Page { memory_bytes, .. }, _)) = &reply {
             let mut stats = self.stats.borrow_mut();
@@ -227,18 +227,24 @@ fn refused(path: &Path, refusal: Refusal) -> OpenError {
 fn page_of(number: u32, want: Want, reply: Reply, mut body: Vec<u8>) -> Result<Page, Trouble> {
     let Reply::Page { text, picture, warnings, .. } = reply else { return Err(Trouble::out_of_turn()) };
     let text_bytes = text.as_ref().map_or(0, |text| text.bytes);
-    if text.is_some() != want.text || picture.is_some() != want.picture_px.is_some() || text_bytes > body.len() {
+    if text.is_some() != want.text || picture.is_some() != want.picture.is_some() || text_bytes > body.len() {
         return Err(Trouble::out_of_turn());
     }
-    let png = body.split_off(text_bytes);
+    let bytes = body.split_off(text_bytes);
     let text = match text {
         Some(head) => {
             let text = String::from_utf8(body).map_err(|_| Trouble::out_of_turn())?;
-            Some(PageText { text, glyphs: head.glyphs, unknown: head.unknown, images: head.images })
+            Some(PageText { text, glyphs: head.glyphs, unknown: head.unknown, images: head.images, paths: head.paths })
         }
         None => None,
     };
-    let picture = picture.map(|head| Picture { width: head.width, height: head.height, png });
+    let picture = picture.map(|head| Picture {
+        width: head.width,
+        height: head.height,
+        one_colour: head.one_colour,
+        format: head.format,
+        bytes,
+    });
     Ok(Page { number, text, picture, warnings })
 }
 

@@ -38,6 +38,6 @@ mod worker;
 pub use child::{Confinement, Guard};
 pub use document::{Document, Stats};
 pub use error::{Fault, OpenError, PageError};
-pub use page::{PICTURE_PX_MAX, Page, PageText, Picture, Want, Warning};
+pub use page::{Format, PICTURE_PX_MAX, Page, PageText, Picture, Want, Warning};
 pub use quality::{Garble, Quality, judge};
 pub use reader::{Limits, Reader};

@@ -7,6 +7,9 @@ use crate::quality::{Quality, judge};
 /// The longest side of a picture, at most: what is asked beyond it is drawn at this size.
 pub const PICTURE_PX_MAX: u32 = 4_096;
 
+/// A blank page may have a background, which is drawn as one or two areas.
+const BLANK_PATHS_MAX: u32 = 2;
+
 /// What is wanted of a page.
 ///
 /// ```
@@ -16,27 +19,62 @@ pub const PICTURE_PX_MAX: u32 = 4_096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
     pub(crate) text: bool,
+    pub(crate) picture: Option<PictureWant>,
+}
+
+/// The picture that is wanted of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct PictureWant {
     /// The longest side.
-    pub(crate) picture_px: Option<u32>,
+    pub(crate) px: u32,
+    pub(crate) usage: Use,
+}
+
+/// What a picture is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Use {
+    /// A model looks at it: exact, and always the same bytes.
+    Ask,
+    /// People look at it: small.
+    Show,
 }
 
 impl Want {
     /// Its text.
     #[must_use]
     pub fn text() -> Want {
-        Want { text: true, picture_px: None }
+        Want { text: true, picture: None }
     }
 
-    /// Its picture, `px` pixels on the longest side (at least 16, at most [`PICTURE_PX_MAX`]).
+    /// Its picture, `px` pixels on the longest side (at least 16, at most [`PICTURE_PX_MAX`]): a PNG of 24 bits per pixel.
     #[must_use]
     pub fn picture(px: u32) -> Want {
-        Want { text: false, picture_px: Some(px) }
+        Want { text: false, picture: Some(PictureWant { px, usage: Use::Ask }) }
+    }
+
+    /// Its picture to look at, as small as possible: a PNG with a palette or in grey where the page allows it, or a lossless
+    /// WebP where that is smaller. A page of letters and lines has 32 levels per channel; a page with a photograph or a
+    /// gradient is exact.
+    ///
+    /// ```
+    /// use tidegate_pdf::Want;
+    /// let want = Want::small_picture(1_000);
+    /// ```
+    #[must_use]
+    pub fn small_picture(px: u32) -> Want {
+        Want { text: false, picture: Some(PictureWant { px, usage: Use::Show }) }
+    }
+
+    /// Its text, too.
+    #[must_use]
+    pub fn and_text(self) -> Want {
+        Want { text: true, ..self }
     }
 
     /// Its picture, too.
     #[must_use]
     pub fn and_picture(self, px: u32) -> Want {
-        Want { picture_px: Some(px), ..self }
+        Want { picture: Some(PictureWant { px, usage: Use::Ask }), ..self }
     }
 }
 
@@ -54,6 +92,18 @@ pub struct Page {
     pub warnings: Vec<Warning>,
 }
 
+impl Page {
+    /// Returns `true` if there is nothing on the page: nothing was found in its content, and its picture has one colour.
+    /// A page of which the text or the picture was not wanted, or with a font or an image that cannot be drawn, is not
+    /// called blank: it may have ink that is not in the picture.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.warnings.is_empty()
+            && self.text.as_ref().is_some_and(PageText::may_be_blank)
+            && self.picture.as_ref().is_some_and(|picture| picture.one_colour)
+    }
+}
+
 /// A page's text, and how far it can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,6 +116,8 @@ pub struct PageText {
     pub unknown: u32,
     /// How many pictures were drawn: a page of one picture and no text is a scan.
     pub images: u32,
+    /// How many lines and areas were drawn.
+    pub paths: u32,
 }
 
 impl PageText {
@@ -73,6 +125,13 @@ impl PageText {
     #[must_use]
     pub fn quality(&self) -> Quality {
         judge(&self.text, self.glyphs, self.unknown)
+    }
+
+    /// Returns `true` if the page may be blank: no text, no image, no glyph without a character, and no drawing beyond a
+    /// background. Only its picture can tell for certain: see [`Page::is_blank`].
+    #[must_use]
+    pub fn may_be_blank(&self) -> bool {
+        self.text.trim().is_empty() && self.unknown == 0 && self.images == 0 && self.paths <= BLANK_PATHS_MAX
     }
 }
 
@@ -84,14 +143,54 @@ pub struct Picture {
     pub width: u32,
     /// In pixels.
     pub height: u32,
-    /// A PNG file, 8 bits a channel, without transparency.
-    pub png: Vec<u8>,
+    /// Of the bytes.
+    pub format: Format,
+    /// The file, without transparency.
+    pub bytes: Vec<u8>,
+    /// Whether all of its pixels are equal: there is no ink on it.
+    pub one_colour: bool,
 }
 
 impl fmt::Debug for Picture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Picture { width, height, png } = self;
-        f.debug_struct("Picture").field("width", width).field("height", height).field("png_bytes", &png.len()).finish()
+        let Picture { width, height, format, bytes, one_colour } = self;
+        f.debug_struct("Picture")
+            .field("width", width)
+            .field("height", height)
+            .field("format", format)
+            .field("bytes", &bytes.len())
+            .field("one_colour", one_colour)
+            .finish()
+    }
+}
+
+/// The format of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum Format {
+    /// PNG.
+    Png,
+    /// WebP, lossless.
+    WebP,
+}
+
+impl Format {
+    /// The end of a file's name, without the dot.
+    #[must_use]
+    pub fn ending(self) -> &'static str {
+        match self {
+            Format::Png => "png",
+            Format::WebP => "webp",
+        }
+    }
+
+    /// The media type.
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::Png => "image/png",
+            Format::WebP => "image/webp",
+        }
     }
 }
 
@@ -115,6 +214,8 @@ pub enum Warning {
     },
     /// A font in the file cannot be used: its characters are neither in the picture nor in the text.
     FontUnusable,
+    /// Some glyphs have no character: the font does not say which. They are in the picture, and not in the text.
+    GlyphsUnknown,
     /// An image in the file cannot be decoded: it is not in the picture.
     ImageUnusable,
     /// There is more text on the page than is read.
@@ -134,6 +235,9 @@ impl fmt::Display for Warning {
                 write!(f, "the font {font} is not in the file: install {install} to see its characters in pictures")
             }
             Warning::FontUnusable => f.write_str("a font in the file cannot be used; its characters are missing"),
+            Warning::GlyphsUnknown => {
+                f.write_str("a font does not say which characters some of its glyphs are; the text lacks them")
+            }
             Warning::ImageUnusable => {
                 f.write_str("an image in the file cannot be decoded; it is missing in the picture")
             }

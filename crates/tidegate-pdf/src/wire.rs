@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::Confinement;
 use crate::error::Fault;
-use crate::page::{PICTURE_PX_MAX, Warning};
+use crate::page::{Format, PICTURE_PX_MAX, PictureWant, Warning};
 
 /// Two lengths of four bytes.
 pub(crate) const PREFIX_BYTES: usize = 8;
@@ -29,7 +29,7 @@ pub(crate) enum Request {
     Page {
         number: u32,
         text: bool,
-        picture_px: Option<u32>,
+        picture: Option<PictureWant>,
     },
 }
 
@@ -59,12 +59,15 @@ pub(crate) struct TextHead {
     pub(crate) glyphs: u32,
     pub(crate) unknown: u32,
     pub(crate) images: u32,
+    pub(crate) paths: u32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PictureHead {
     pub(crate) width: u32,
     pub(crate) height: u32,
+    pub(crate) one_colour: bool,
+    pub(crate) format: Format,
 }
 
 /// Why a document is not opened.
@@ -130,14 +133,16 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Use;
 
     #[test]
     fn what_is_written_is_read() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Request::Page { number: 3, text: true, picture_px: Some(9) }, &[b"ab", b"c"]).unwrap();
+        let picture = Some(PictureWant { px: 9, usage: Use::Show });
+        write(&mut bytes, &Request::Page { number: 3, text: true, picture }, &[b"ab", b"c"]).unwrap();
         let mut from = bytes.as_slice();
         let (request, body) = read::<Request>(&mut from).unwrap().unwrap();
-        assert!(matches!(request, Request::Page { number: 3, text: true, picture_px: Some(9) }));
+        assert!(matches!(request, Request::Page { number: 3, text: true, picture: read } if read == picture));
         assert_eq!(body, b"abc");
         assert!(read::<Request>(&mut from).unwrap().is_none());
     }

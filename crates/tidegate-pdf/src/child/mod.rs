@@ -3,6 +3,7 @@
 
 mod bounds;
 mod confinement;
+mod encode;
 mod fonts;
 mod open;
 mod picture;
@@ -91,7 +92,7 @@ fn answer(pdf: &Pdf, font: Option<File>, memory: &MemoryPeak, parent: &mut UnixS
     let mut texts = text::Texts::new();
     let mut pictures = picture::Pictures::new(Collection::new(font));
     while let Some((request, _)) = wire::read::<Request>(parent)? {
-        let Request::Page { number, text, picture_px } = request else {
+        let Request::Page { number, text, picture } = request else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "opened twice"));
         };
         let Some(page) = (number as usize).checked_sub(1).and_then(|index| pdf.pages().get(index)) else {
@@ -100,17 +101,17 @@ fn answer(pdf: &Pdf, font: Option<File>, memory: &MemoryPeak, parent: &mut UnixS
         let read = panic::catch_unwind(AssertUnwindSafe(|| {
             let mut warnings: Vec<Warning> = Vec::new();
             let text = text.then(|| texts.read(page, &mut warnings));
-            let picture = picture_px.map(|px| pictures.draw(page, px, &mut warnings)).transpose();
+            let picture = picture.map(|want| pictures.draw(page, want, &mut warnings)).transpose();
             (text, picture, warnings)
         }));
         match read {
             Ok((text, Ok(picture), warnings)) => {
                 let (text, words) = text.unzip();
-                let (picture, png) = picture.unzip();
-                let (words, png) = (words.unwrap_or_default(), png.unwrap_or_default());
+                let (picture, bytes) = picture.unzip();
+                let (words, bytes) = (words.unwrap_or_default(), bytes.unwrap_or_default());
                 let memory_bytes = memory.bytes();
                 let reply = Reply::Page { text, picture, warnings, memory_bytes };
-                wire::write(parent, &reply, &[words.as_bytes(), &png])?;
+                wire::write(parent, &reply, &[words.as_bytes(), &bytes])?;
             }
             Ok((_, Err(fault), _)) => return wire::write(parent, &Reply::Fault(fault), &[]),
             // The library's caches may be in any state: a new child starts with new ones.

@@ -1,18 +1,17 @@
-//! A page's picture, as a PNG.
+//! A page's picture.
 
 use std::sync::{Arc, Mutex};
 
 use hayro::hayro_interpret::{InterpreterSettings, InterpreterWarning};
 use hayro::hayro_syntax::page::Page;
-use hayro::vello_cpu::Pixmap;
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings, render};
-use png::{BitDepth, ColorType, Compression, Encoder};
 
 use super::Drawn;
+use super::encode;
 use super::fonts::{self, Collection};
 use crate::error::Fault;
-use crate::page::{PICTURE_PX_MAX, Warning};
+use crate::page::{Format, PICTURE_PX_MAX, PictureWant, Use, Warning};
 use crate::wire::PictureHead;
 
 /// Neither side is smaller: a page of no width has a picture, too.
@@ -47,13 +46,18 @@ impl<'a> Pictures<'a> {
         Pictures { cache: RenderCache::new(), cached: 0, settings, noted }
     }
 
-    pub(super) fn draw(&mut self, page: &'a Page<'a>, px: u32, warnings: &mut Vec<Warning>) -> Result<Drawn, Fault> {
+    pub(super) fn draw(
+        &mut self,
+        page: &'a Page<'a>,
+        want: PictureWant,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Drawn, Fault> {
         if self.cached == PAGES_A_CACHE {
             (self.cache, self.cached) = (RenderCache::new(), 0);
         }
         self.cached += 1;
         let (points_x, points_y) = page.render_dimensions();
-        let (width, height) = size(points_x, points_y, px);
+        let (width, height) = size(points_x, points_y, want.px);
         let pixmap = PixmapSettings {
             // The library cuts off what is not a whole pixel.
             x_scale: (width as f32 + 0.01) / points_x,
@@ -66,9 +70,17 @@ impl<'a> Pictures<'a> {
                 warnings.push(warning);
             }
         }
-        let head = PictureHead { width: u32::from(drawn.width()), height: u32::from(drawn.height()) };
-        let png = encode(&head, drawn).map_err(|error| Fault::Panicked { message: error.to_string() })?;
-        Ok((head, png))
+        let (width, height) = (u32::from(drawn.width()), u32::from(drawn.height()));
+        let pixels = drawn.data_as_u8_slice();
+        let one_colour = has_one_colour(pixels);
+        let rgb = without_alpha(pixels);
+        drop(drawn);
+        let encoded = match want.usage {
+            Use::Ask => encode::exact(width, height, &rgb).map(|bytes| (Format::Png, bytes)),
+            Use::Show => encode::small(width, height, &rgb),
+        };
+        let (format, bytes) = encoded.map_err(|error| Fault::Panicked { message: error.to_string() })?;
+        Ok((PictureHead { width, height, one_colour, format }, bytes))
     }
 }
 
@@ -88,29 +100,30 @@ fn size(points_x: f32, points_y: f32, px: u32) -> (u32, u32) {
     (side(points_x), side(points_y))
 }
 
-fn encode(head: &PictureHead, drawn: Pixmap) -> Result<Vec<u8>, png::EncodingError> {
-    let mut pixels = drawn.data_as_u8_slice().to_vec();
-    drop(drawn);
-    // On white paper nothing shines through.
-    let count = pixels.len() / 4;
-    for pixel in 0..count {
-        pixels.copy_within(4 * pixel..4 * pixel + 3, 3 * pixel);
-    }
-    pixels.truncate(3 * count);
-    let mut png = Vec::new();
-    let mut encoder = Encoder::new(&mut png, head.width, head.height);
-    encoder.set_color(ColorType::Rgb);
-    encoder.set_depth(BitDepth::Eight);
-    encoder.set_compression(Compression::Fast);
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(&pixels)?;
-    writer.finish()?;
-    Ok(png)
+/// Returns `true` if all pixels, of four bytes each, are equal.
+fn has_one_colour(pixels: &[u8]) -> bool {
+    pixels.get(..pixels.len().saturating_sub(4)) == pixels.get(4..)
+}
+
+/// Three bytes per pixel: on white paper nothing shines through.
+fn without_alpha(pixels: &[u8]) -> Vec<u8> {
+    pixels.chunks_exact(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_pixel_of_ink_is_a_second_colour() {
+        let mut pixels = [255, 255, 255, 255].repeat(9);
+        assert!(has_one_colour(&pixels));
+        for at in [0, 17, 35] {
+            pixels[at] = 254;
+            assert!(!has_one_colour(&pixels), "byte {at}");
+            pixels[at] = 255;
+        }
+    }
 
     #[test]
     fn a_picture_keeps_the_pages_shape_and_never_exceeds_what_was_asked() {

@@ -58,9 +58,12 @@ impl<'a> Texts<'a> {
         if self.font_unusable.swap(false, Ordering::Relaxed) {
             warnings.push(Warning::FontUnusable);
         }
+        if collector.unknown > 0 {
+            warnings.push(Warning::GlyphsUnknown);
+        }
         let text = collector.placed.read();
-        let Collector { glyphs, unknown, images, .. } = collector;
-        (TextHead { bytes: text.len(), glyphs, unknown, images }, text)
+        let Collector { glyphs, unknown, images, paths, .. } = collector;
+        (TextHead { bytes: text.len(), glyphs, unknown, images, paths }, text)
     }
 }
 
@@ -70,6 +73,7 @@ struct Collector {
     glyphs: u32,
     unknown: u32,
     images: u32,
+    paths: u32,
 }
 
 impl Device<'_> for Collector {
@@ -113,8 +117,14 @@ impl Device<'_> for Collector {
         self.images = self.images.saturating_add(1);
     }
 
-    fn draw_path(&mut self, _: &BezPath, _: DrawProps<'_>, _: &DrawMode) {}
-    fn draw_rect(&mut self, _: &Rect, _: DrawProps<'_>, _: &DrawMode) {}
+    fn draw_path(&mut self, _: &BezPath, _: DrawProps<'_>, _: &DrawMode) {
+        self.paths = self.paths.saturating_add(1);
+    }
+
+    fn draw_rect(&mut self, _: &Rect, _: DrawProps<'_>, _: &DrawMode) {
+        self.paths = self.paths.saturating_add(1);
+    }
+
     fn push_clip_path(&mut self, _: &ClipPath) {}
     fn push_clip_rect(&mut self, _: &Rect) {}
     fn push_transparency_group(&mut self, _: f32, _: Option<SoftMask<'_>>, _: BlendMode) {}

@@ -28,7 +28,7 @@ fn japanese_without_its_font_is_read_and_drawn_where_another_is_installed() {
         let missing =
             page.warnings.iter().any(|it| matches!(it, Warning::FontMissing { font, .. } if font == "Ryumin-Light"));
         assert_eq!(missing, !installed, "{:?}", page.warnings);
-        let mut png = png::Decoder::new(std::io::Cursor::new(page.picture.unwrap().png)).read_info().unwrap();
+        let mut png = png::Decoder::new(std::io::Cursor::new(page.picture.unwrap().bytes)).read_info().unwrap();
         let mut pixels = vec![0; png.output_buffer_size().unwrap()];
         png.next_frame(&mut pixels).unwrap();
         let dark = pixels.iter().filter(|&&channel| channel < 100).count();
