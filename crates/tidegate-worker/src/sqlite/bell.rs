@@ -33,6 +33,11 @@ impl Bell {
         let _ = self.file.write_at(b"!", 0);
     }
 
+    /// Deletes the file.
+    pub(super) fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     /// Begins to listen; from now on `fd` is readable when somebody rings.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if !self.watching {

@@ -57,9 +57,14 @@ pub(super) struct QueueFile {
 impl QueueFile {
     pub(super) fn open(options: &Options) -> Result<QueueFile, BrokerError> {
         let place = Place::of(&options.path);
+        let had_bell = beside(&options.path, "-bell").symlink_metadata().is_ok();
         let bell = Bell::open(&options.path).map_err(|error| place.io(&error))?;
         // One at a time: the change to WAL and the making of the tables do not mix with others doing the same.
         let opened = bell.locked(|| QueueFile::connect(options, &place)).map_err(|error| place.io(&error))?;
+        // Another program's file is left as it was found, with nothing beside it.
+        if !had_bell && matches!(opened, Err(BrokerError::Refused { .. } | BrokerError::Damaged { .. })) {
+            bell.remove();
+        }
         let (connection, frames, patience_ms) = opened?;
         let identity = identity(&options.path).map_err(|error| place.io(&error))?;
         let mut file = QueueFile {
@@ -81,13 +86,16 @@ impl QueueFile {
 
     fn connect(options: &Options, place: &Place) -> Result<(Connection, Arc<AtomicI32>, Arc<AtomicI32>), BrokerError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connect = || -> rusqlite::Result<(Connection, Arc<AtomicI32>, Arc<AtomicI32>)> {
+        let busy_ms = i32::try_from(options.busy_timeout.as_millis()).unwrap_or(i32::MAX);
+        let patience_ms = Arc::new(AtomicI32::new(busy_ms));
+        let connect = || -> rusqlite::Result<Connection> {
             let mut connection = Connection::open_with_flags(&options.path, flags)?;
-            let busy_ms = i32::try_from(options.busy_timeout.as_millis()).unwrap_or(i32::MAX);
-            let patience_ms = Arc::new(AtomicI32::new(busy_ms));
             let patience = Arc::clone(&patience_ms);
             let mut since = Instant::now();
             connection.busy_handler(Some(move |count| be_patient(count, &mut since, &patience)))?;
+            Ok(connection)
+        };
+        let set_up = |connection: &mut Connection| -> rusqlite::Result<Arc<AtomicI32>> {
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "wal_autocheckpoint", 0)?;
             connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
@@ -98,10 +106,13 @@ impl QueueFile {
                 told.store(pages, Ordering::Relaxed);
                 Ok(())
             }))?;
-            Ok((connection, frames, patience_ms))
+            Ok(frames)
         };
         tidegate_files::prepare_database(&options.path).map_err(|error| place.io(&error))?;
-        let (mut connection, frames, patience_ms) = connect().map_err(|error| place.sqlite(&error))?;
+        let mut connection = connect().map_err(|error| place.sqlite(&error))?;
+        // Before anything is changed: the journal mode is written into the file.
+        schema::check_owner(&connection, place)?;
+        let frames = set_up(&mut connection).map_err(|error| place.sqlite(&error))?;
         schema::migrate(&mut connection, place, schema::STEPS)?;
         Ok((connection, frames, patience_ms))
     }
@@ -251,4 +262,26 @@ fn be_patient(count: i32, since: &mut Instant, patience_ms: &AtomicI32) -> bool 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = std::fs::metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_queue_is_left_as_it_was_with_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (database, text) = (directory.path().join("cookies.db"), directory.path().join("notes.txt"));
+        Connection::open(&database).unwrap().execute_batch("CREATE TABLE cookies (x)").unwrap();
+        fs::write(&text, "not a database, but longer than the header of one: ".repeat(20)).unwrap();
+        for path in [&database, &text] {
+            let before = fs::read(path).unwrap();
+            let error = QueueFile::open(&Options::new(path)).err().expect("it is not a queue").to_string();
+            assert!(error.contains(path.to_str().unwrap()), "{error}");
+            assert_eq!(fs::read(path).unwrap(), before);
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
 }

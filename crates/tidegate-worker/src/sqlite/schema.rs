@@ -231,7 +231,7 @@ pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[Step]
             .map_err(|error| place.sqlite(&error))?;
         let version: i64 =
             transaction.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|error| place.sqlite(&error))?;
-        check_owner(&transaction, place, version)?;
+        check_owner(&transaction, place)?;
         if version == newest {
             return Ok(());
         }
@@ -258,12 +258,12 @@ pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[Step]
 }
 
 /// An empty database is anybody's; any other must carry our mark.
-fn check_owner(connection: &Connection, place: &Place, version: i64) -> Result<(), BrokerError> {
+pub(super) fn check_owner(connection: &Connection, place: &Place) -> Result<(), BrokerError> {
     let read = |sql: &str| -> Result<i64, BrokerError> {
         connection.query_row(sql, [], |row| row.get(0)).map_err(|error| place.sqlite(&error))
     };
     let owner = read("PRAGMA application_id")?;
-    let is_empty = owner == 0 && version == 0 && read("SELECT count(*) FROM sqlite_schema")? == 0;
+    let is_empty = owner == 0 && read("PRAGMA user_version")? == 0 && read("SELECT count(*) FROM sqlite_schema")? == 0;
     if owner == i64::from(APPLICATION_ID) || is_empty {
         return Ok(());
     }
