@@ -147,28 +147,43 @@ impl Histogram {
     }
 }
 
-/// Prometheus's text format, version 0.0.4.
-#[derive(Debug, Default)]
-pub(crate) struct Text(String);
+/// Prometheus's text format, version 0.0.4. Every name begins with the same prefix.
+#[derive(Debug)]
+pub struct Text {
+    prefix: &'static str,
+    text: String,
+}
 
-const PREFIX: &str = "tidegate_worker_";
+/// The prefix of a worker's figures.
+pub(crate) const PREFIX: &str = "tidegate_worker_";
 
 impl Text {
-    pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}");
+    /// A page without figures.
+    #[must_use]
+    pub fn new(prefix: &'static str) -> Text {
+        Text { prefix, text: String::new() }
     }
 
-    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: f64) {
+    /// Begins a figure: its kind (`counter`, `gauge`) and what it means.
+    pub fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let prefix = self.prefix;
+        let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
+    }
+
+    /// Adds a value of the figure begun last. Label values must be escaped: [`escape_label`](crate::escape_label).
+    pub fn sample(&mut self, name: &str, labels: &str, value: f64) {
         let (open, close) = if labels.is_empty() { ("", "") } else { ("{", "}") };
-        let _ = writeln!(self.0, "{PREFIX}{name}{open}{labels}{close} {value}");
+        let _ = writeln!(self.text, "{}{name}{open}{labels}{close} {value}", self.prefix);
     }
 
-    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
+    /// Adds a counter without labels.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.head(name, "counter", help);
         self.sample(name, "", value as f64);
     }
 
-    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: f64) {
+    /// Adds a gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.head(name, "gauge", help);
         self.sample(name, "", value);
     }
@@ -186,13 +201,16 @@ impl Text {
         self.sample(&format!("{name}_count"), "", histogram.count.get() as f64);
     }
 
-    pub(crate) fn finish(self) -> String {
-        self.0
+    /// Returns the page.
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.text
     }
 }
 
-/// A label's value: a name from outside must not break the line.
-pub(crate) fn escaped(text: &str) -> String {
+/// Returns `text` as the value of a label: a name from outside must not break the line.
+#[must_use]
+pub fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -207,7 +225,7 @@ mod tests {
             counters.settled(&format!("task{n}"), OutcomeKind::Success, 1);
         }
         counters.settled("task0", OutcomeKind::Failure, 1);
-        let mut text = Text::default();
+        let mut text = Text::new(PREFIX);
         counters.write(&mut text);
         let text = text.finish();
         assert!(text.contains("tidegate_worker_tasks_settled_total{task=\"task0\",outcome=\"failure\"} 1\n"), "{text}");
@@ -225,7 +243,7 @@ mod tests {
         for millis in [1, 3, 40, 7_200_000] {
             histogram.add(Duration::from_millis(millis));
         }
-        let mut text = Text::default();
+        let mut text = Text::new(PREFIX);
         text.histogram("t", "h", &histogram);
         let text = text.finish();
         for line in ["t_bucket{le=\"0.001\"} 1", "t_bucket{le=\"0.005\"} 2", "t_bucket{le=\"3600\"} 3"] {

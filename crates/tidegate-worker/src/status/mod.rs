@@ -1,5 +1,6 @@
 //! `/metrics` and `/healthz`: what the worker knows about itself, for those who watch it.
 
+mod page;
 mod snapshot;
 mod token;
 
@@ -17,8 +18,9 @@ use tidegate_loop::{LoopHandle, OnLoop};
 
 use crate::broker::QueueStats;
 use crate::master::{Control, MasterHandle};
-use crate::metrics::{Text, escaped};
+use crate::metrics::{PREFIX, Text, escaped};
 use crate::phase::Phase;
+pub use page::MetricsPage;
 use snapshot::Snapshots;
 pub use token::{BadStatusToken, StatusToken};
 
@@ -68,13 +70,19 @@ impl MasterHandle {
     }
 }
 
+/// The content type of Prometheus's text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 impl Pages {
-    /// Returns the answer to a request without the token.
     fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
-        let token = self.token.as_ref()?;
-        (!token.admits(headers))
-            .then(|| (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response())
+        refusal(self.token.as_ref(), headers)
     }
+}
+
+/// Returns the answer to a request without the token, if one is asked for.
+fn refusal(token: Option<&StatusToken>, headers: &HeaderMap) -> Option<Response> {
+    (!token?.admits(headers))
+        .then(|| (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response())
 }
 
 async fn metrics(pages: Rc<Pages>, headers: HeaderMap) -> Response {
@@ -83,7 +91,7 @@ async fn metrics(pages: Rc<Pages>, headers: HeaderMap) -> Response {
     }
     let queues = pages.snapshots.queues().await;
     let control = &pages.control;
-    let mut text = Text::default();
+    let mut text = Text::new(PREFIX);
     let shared = &control.shared;
     shared.counters.write(&mut text);
     text.gauge("tasks_in_hand", "Tasks received and not yet ended.", shared.hands.len() as f64);
@@ -114,7 +122,7 @@ async fn metrics(pages: Rc<Pages>, headers: HeaderMap) -> Response {
     text.gauge("loop_lag_max_seconds", "How late the latest was.", metrics.lag_max.as_secs_f64());
     text.gauge("loop_tasks", "Tasks of the event loop.", metrics.tasks as f64);
     text.gauge("slots", "Tasks that may run at a time.", shared.mode.slots() as f64);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.finish()).into_response()
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], text.finish()).into_response()
 }
 
 async fn healthz(pages: Rc<Pages>, headers: HeaderMap) -> Response {
