@@ -28,7 +28,7 @@ print(*(one.getsockname()[1] for one in held))' "$1"
 if [ "$verb" = make ]; then
     mkdir -p "$dir/home"
     dir=$(cd "$dir" && pwd)
-    read -r plain tls dist epmd < <(free_ports 4)
+    read -r plain tls dist epmd management < <(free_ports 5)
     # Nodes of a cluster share a secret, and a register of names.
     if [ -n "$peer" ]; then
         epmd=$(sed -n 's/.*ERL_EPMD_PORT=//p' "$peer/env")
@@ -57,14 +57,17 @@ auth_mechanisms.2 = EXTERNAL
 ssl_cert_login_from = common_name
 log.file.level = info
 disk_free_limit.absolute = 50MB
+management.tcp.ip = 127.0.0.1
+management.tcp.port = $management
 CONF
-    echo '[rabbitmq_auth_mechanism_ssl].' >"$dir/enabled_plugins"
+    echo '[rabbitmq_auth_mechanism_ssl,rabbitmq_management].' >"$dir/enabled_plugins"
     cat >"$dir/env" <<ENV
 export HOME='$dir/home' ERL_EPMD_PORT=$epmd ERL_CRASH_DUMP='$dir/erl_crash.dump'
 export RABBITMQ_NODENAME=tidegate-$plain@localhost RABBITMQ_NODE_PORT=$plain RABBITMQ_DIST_PORT=$dist
 export RABBITMQ_MNESIA_BASE='$dir/mnesia' RABBITMQ_LOG_BASE='$dir/log' RABBITMQ_PID_FILE='$dir/pid'
 export RABBITMQ_CONFIG_FILE='$dir/rabbitmq.conf' RABBITMQ_ENABLED_PLUGINS_FILE='$dir/enabled_plugins'
 export TIDEGATE_RABBIT_DIR='$dir' TIDEGATE_RABBIT_PLAIN=127.0.0.1:$plain TIDEGATE_RABBIT_TLS=localhost:$tls
+export TIDEGATE_RABBIT_MANAGEMENT=127.0.0.1:$management
 ENV
     exit
 fi

@@ -14,6 +14,7 @@
 mod ends;
 mod flow;
 mod keep;
+mod keys;
 mod losses;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use crate::task::Envelope;
 pub use ends::*;
 pub use flow::*;
 pub use keep::*;
+pub use keys::*;
 pub use losses::*;
 
 /// One case of the suite.
@@ -75,6 +77,11 @@ macro_rules! broker_conformance {
             a_unique_key_is_held_while_its_task_lives
             a_unique_key_is_free_again_after_its_time
             a_unique_key_may_outlast_its_task
+            the_same_key_and_id_from_several_connections_is_one_task
+            many_keys_that_are_published_at_once_are_one_task_each
+            a_refused_publish_leaves_its_key_free
+            a_publisher_that_dies_at_any_point_leaves_no_key_without_a_task
+            workers_with_one_schedule_run_an_occurrence_once
             the_same_id_is_stored_once
             purging_drops_what_waits_and_nothing_else
             peeking_shows_the_order_and_takes_nothing

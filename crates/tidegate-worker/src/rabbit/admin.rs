@@ -7,13 +7,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tidegate_amqp::{Connection, Delivery, Error, Settle, Tag};
 
-use super::consumer::DELIVERED_MAX;
 use super::core::{Core, Listing, Place, dying};
 use super::delay;
+use super::engine::held::{Attempt, DELIVERED_MAX};
 use super::engine::publisher::Fate;
 use super::link::{of_connect, of_request};
 use super::message::{self, Stored};
-use super::settle::Attempt;
 use super::topology::{QUEUES, QueueKind};
 use crate::broker::{BrokerError, DeadLetter, QueueStats, Selection};
 use crate::task::{Envelope, TaskId};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidegate_amqp::{Consume, Delivery, Error, Field, Message, Queue, Uri};
+use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, Queue, Uri};
 use tidegate_loop::timeout;
 use tidegate_sync::Mutex;
 
@@ -20,7 +20,7 @@ use super::follow::Unseen;
 use super::link::{Link, all_stored, of_request};
 use super::message::{self, Death, PRIORITY_RETURNED, Stored};
 use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
-use super::unique;
+use super::unique::Keys;
 use crate::broker::{BrokerError, TaskResult, TaskState};
 use crate::clock::{self, LoopClock};
 use crate::json as exact;
@@ -47,6 +47,7 @@ pub(super) struct Core {
     logs: Link,
     /// For requests that may be refused.
     pub(super) control: Link,
+    pub(super) keys: Keys,
     pub(super) topology: Topology,
     /// What many need at once is made once.
     making: Mutex<()>,
@@ -85,6 +86,7 @@ impl Core {
         Core {
             publisher,
             courtesy: link("answers"),
+            keys: Keys::new(link("keys")),
             logs,
             control,
             uri,
@@ -98,6 +100,10 @@ impl Core {
         }
     }
 
+    pub(super) fn publisher(&self) -> &Link {
+        &self.publisher
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -105,6 +111,7 @@ impl Core {
     pub(super) async fn close(&self) {
         self.publisher.close().await;
         self.courtesy.close().await;
+        self.keys.close().await;
         self.logs.close().await;
         self.control.close().await;
     }
@@ -219,6 +226,16 @@ impl Core {
     /// # Errors
     /// Nothing was sent.
     pub(super) async fn write_each(&self, tasks: &[(Stored, Place)], terms: Terms) -> Result<Vec<Fate>, BrokerError> {
+        self.write_over(None, tasks, terms).await
+    }
+
+    /// As [`write_each`](Self::write_each), over one channel and no other if it is given.
+    pub(super) async fn write_over(
+        &self,
+        channel: Option<(Rc<Connection>, u32)>,
+        tasks: &[(Stored, Place)],
+        terms: Terms,
+    ) -> Result<Vec<Fate>, BrokerError> {
         let mut messages = Vec::with_capacity(tasks.len());
         for (stored, place) in tasks {
             messages.push(self.message(stored, *place).await?);
@@ -232,7 +249,7 @@ impl Core {
             let (stored, place): &(Stored, Place) = &tasks[index];
             self.message(stored, *place).await
         };
-        self.publisher.send(messages, terms, declare).await
+        self.publisher.send_over(channel, messages, terms, declare).await
     }
 
     /// Writes a message unchanged to one of tidegate's own queues.
@@ -290,17 +307,6 @@ impl Core {
     pub(super) fn end(&self, id: &TaskId, state: TaskState) -> TaskResult {
         let ttl = self.options.result_memory;
         TaskResult { id: id.clone(), state, value: Value::Null, error: None, ttl }
-    }
-
-    /// Lets go of a task's unique key, unless it outlives the task.
-    pub(super) async fn release(&self, envelope: &Envelope) -> Result<(), BrokerError> {
-        match &envelope.unique {
-            Some(unique) if !unique.past_settle => {
-                let control = self.control.connection().await?;
-                unique::release(&control, unique, &envelope.id).await
-            }
-            _ => Ok(()),
-        }
     }
 
     /// A message of ours, found at that time and read into that memory; `None` if its properties cannot be.

@@ -99,6 +99,17 @@ impl Link {
     /// Nothing was sent: the broker could not be reached within the patience, or refuses the connection.
     pub(super) async fn send(
         &self,
+        messages: Vec<Message>,
+        terms: Terms,
+        declare: impl AsyncFnMut(usize) -> Result<Message, BrokerError>,
+    ) -> Result<Vec<Fate>, BrokerError> {
+        self.send_over(None, messages, terms, declare).await
+    }
+
+    /// As [`send`](Self::send), over one channel and no other if it is given: a connection and its epoch.
+    pub(super) async fn send_over(
+        &self,
+        channel: Option<(Rc<Connection>, u32)>,
         mut messages: Vec<Message>,
         terms: Terms,
         mut declare: impl AsyncFnMut(usize) -> Result<Message, BrokerError>,
@@ -110,26 +121,28 @@ impl Link {
         loop {
             match publisher.poll(now()) {
                 Action::Finished => break,
-                Action::Send { index, attempt } => match self.send_one(&messages[index], publisher.deadline()).await {
-                    Ok(publishing) => {
-                        backoff.reset();
-                        in_flight.0.push_back((index, attempt, publishing));
-                    }
-                    Err(Unsent::Never(reason)) => {
-                        publisher.handle(index, attempt, Answer::Unsendable { reason }, now());
-                    }
-                    Err(Unsent::Later) => {
-                        publisher.handle(index, attempt, Answer::Unsent, now());
-                        publisher.down(now() + backoff.next());
-                    }
-                    Err(Unsent::Failed(error)) => {
-                        publisher.handle(index, attempt, Answer::Unsent, now());
-                        if publisher.is_untouched() {
-                            return Err(error);
+                Action::Send { index, attempt } => {
+                    match self.send_one(&channel, &messages[index], publisher.deadline()).await {
+                        Ok(publishing) => {
+                            backoff.reset();
+                            in_flight.0.push_back((index, attempt, publishing));
                         }
-                        publisher.give_up(&error.to_string(), now());
+                        Err(Unsent::Never(reason)) => {
+                            publisher.handle(index, attempt, Answer::Unsendable { reason }, now());
+                        }
+                        Err(Unsent::Later) => {
+                            publisher.handle(index, attempt, Answer::Unsent, now());
+                            publisher.down(now() + backoff.next());
+                        }
+                        Err(Unsent::Failed(error)) => {
+                            publisher.handle(index, attempt, Answer::Unsent, now());
+                            if publisher.is_untouched() {
+                                return Err(error);
+                            }
+                            publisher.give_up(&error.to_string(), now());
+                        }
                     }
-                },
+                }
                 Action::Declare { index } => {
                     let declared = declare(index).await;
                     let declared = declared.map(|message| messages[index] = message).map_err(|error| error.to_string());
@@ -154,9 +167,22 @@ impl Link {
     }
 
     /// Hands one message to the connection; until then it waits for room.
-    async fn send_one(&self, message: &Message, until: Option<Instant>) -> Result<Publishing, Unsent> {
+    async fn send_one(
+        &self,
+        channel: &Option<(Rc<Connection>, u32)>,
+        message: &Message,
+        until: Option<Instant>,
+    ) -> Result<Publishing, Unsent> {
         let sent = async {
-            let connection = match self.connection().await {
+            let connection = match channel {
+                Some((connection, epoch)) if connection.is_ended() || connection.epoch() != *epoch => {
+                    let message = format!("the connection to {} was lost", self.uri);
+                    return Err(Unsent::Failed(BrokerError::Retry { message }));
+                }
+                Some((connection, _)) => Ok(Rc::clone(connection)),
+                None => self.connection().await,
+            };
+            let connection = match connection {
                 Ok(connection) => connection,
                 Err(BrokerError::Retry { .. }) => return Err(Unsent::Later),
                 Err(error) => return Err(Unsent::Failed(error)),

@@ -16,7 +16,7 @@
 //! - *Crashes*: all that is told is that somebody had a message before. Only a new message can carry a count, so such a one is
 //!   put in its place (a quorum queue counts by itself); what a lost connection, a broker's death or a note explains is not
 //!   counted. A note says that a task was returned or looked at; it is written to the log of revokes before the task goes back.
-//! - *Unique*: a queue stands for the key (`unique.rs`).
+//! - *Unique*: a queue stands for the key (`unique.rs`, `engine/keys.rs`).
 //! - *All of a batch or none*: a batch is checked as a whole, then written message by message, and each one's own end is
 //!   reported (`engine/publisher.rs`). The same id published twice is stored twice.
 //! - *How many are running, how long the oldest waits*: AMQP does not say; [`inspect`](crate::Broker::inspect) counts the
@@ -38,6 +38,7 @@ mod delay;
 mod engine;
 mod follow;
 mod link;
+mod management;
 mod message;
 mod quarantine;
 mod results;
@@ -72,7 +73,10 @@ pub use celery::fuzz_glob;
 pub use celery::{Presence, PresenceOptions, RedisResults};
 use consumer::{RabbitConsumer, Shared};
 use core::{Core, LOG_PATIENCE, Place};
+use engine::held::Held;
 use engine::publisher::Fate;
+pub use management::Management;
+use management::{Asking, Watched};
 use message::Stored;
 use results::Results;
 use revokes::Follower;
@@ -126,6 +130,8 @@ impl Default for Options {
 pub struct RabbitBroker {
     core: Rc<Core>,
     results: Results,
+    /// Where the policies of queues are asked for.
+    management: RefCell<Option<Management>>,
     consumers: RefCell<Vec<Weak<RabbitConsumer>>>,
 }
 
@@ -153,7 +159,12 @@ impl RabbitBroker {
     pub async fn open_at(uri: Uri, options: Options) -> Result<RabbitBroker, BrokerError> {
         let core = Rc::new(Core::new(uri, options));
         core.control.connection().await?;
-        Ok(RabbitBroker { core, results: Results::default(), consumers: RefCell::default() })
+        Ok(RabbitBroker {
+            core,
+            results: Results::default(),
+            management: RefCell::default(),
+            consumers: RefCell::default(),
+        })
     }
 
     /// Sends a message as it is, to a place that may be gone: an answer to who waits for it.
@@ -185,6 +196,20 @@ impl RabbitBroker {
         *self.core.backend.borrow_mut() = Some(Rc::new(results));
     }
 
+    /// Has consumers that subscribe from now on ask the management API for the policies of their queues, and log a warning for
+    /// each one that removes, refuses or expires tasks. Nothing waits for the answers.
+    pub fn warn_of_policies(&self, management: Management) {
+        *self.management.borrow_mut() = Some(management);
+    }
+
+    /// Asks for the policies of `queues`, which have been declared; `None` if no API is named.
+    fn ask_for_policies(&self, queues: &[String]) -> Option<Asking> {
+        let management = self.management.borrow().clone()?;
+        let watched: Vec<Watched> = queues.iter().flat_map(|queue| self.core.kind(queue).watched(queue)).collect();
+        let vhost = self.core.uri.vhost.clone();
+        Some(Asking(spawn(async move { management.log_policies(&vhost, watched).await }).task()))
+    }
+
     fn live(&self) -> Vec<Rc<RabbitConsumer>> {
         self.consumers.borrow().iter().filter_map(Weak::upgrade).collect()
     }
@@ -193,11 +218,11 @@ impl RabbitBroker {
     fn envelopes(&self) -> HashMap<TaskId, (Arc<Envelope>, u32)> {
         let mut all = HashMap::new();
         for consumer in self.live() {
-            let running = consumer.shared.running.borrow();
-            let of = |held: &consumer::Held| {
+            let deliveries = consumer.shared.deliveries.borrow();
+            let of = |held: &Held| {
                 (held.stored.envelope.id.clone(), (Arc::clone(&held.stored.envelope), held.stored.retries))
             };
-            all.extend(running.values().map(of));
+            all.extend(deliveries.running().map(of));
         }
         all
     }
@@ -226,31 +251,29 @@ impl RabbitBroker {
 
     async fn publish_all(&self, batch: Vec<Envelope>) -> Result<Vec<Published>, BrokerError> {
         envelope_check::check(&batch, self.core.options.body_bytes_max)?;
-        let mut published = Vec::with_capacity(batch.len());
-        let mut tasks = Vec::with_capacity(batch.len());
-        for envelope in batch {
-            if let Some(unique) = &envelope.unique {
-                let control = self.core.control.connection().await?;
-                if let Some(holder) = unique::take(&control, unique, &envelope.id).await? {
-                    published.push(Published::Duplicate(holder));
-                    continue;
-                }
+        let now = self.core.now();
+        let stored =
+            |envelope| Stored { envelope: Arc::new(envelope), retries: 0, crashes: 0, published: now, dead: None };
+        let keyed: Vec<bool> = batch.iter().map(|envelope| envelope.unique.is_some()).collect();
+        let (unique, plain): (Vec<Envelope>, Vec<Envelope>) =
+            batch.into_iter().partition(|envelope| envelope.unique.is_some());
+        let mut of_unique = Vec::new().into_iter();
+        if !unique.is_empty() {
+            of_unique = self.core.publish_unique(unique.into_iter().map(stored).collect()).await?.into_iter();
+        }
+        let plain: Vec<(Stored, Place)> = plain.into_iter().map(|envelope| (stored(envelope), Place::Queue)).collect();
+        let mut of_plain = match self.core.write_each(&plain, self.core.terms()).await {
+            Ok(fates) => fates.into_iter().map(published).collect::<Vec<_>>(),
+            // Those with keys were sent.
+            Err(error) if plain.len() < keyed.len() => {
+                vec![Published::Refused { reason: error.to_string() }; plain.len()]
             }
-            published.push(Published::Stored);
-            let (envelope, now) = (Arc::new(envelope), self.core.now());
-            let stored = Stored { envelope, retries: 0, crashes: 0, published: now, dead: None };
-            tasks.push((stored, Place::Queue));
+            Err(error) => return Err(error),
         }
-        let mut fates = self.core.write_each(&tasks, self.core.terms()).await?.into_iter();
-        for published in published.iter_mut().filter(|published| **published == Published::Stored) {
-            *published = match fates.next() {
-                Some(Fate::Stored) => Published::Stored,
-                Some(Fate::Refused { reason } | Fate::Returned { reason }) => Published::Refused { reason },
-                Some(Fate::Unknown { reason }) => Published::Unknown { reason },
-                None => Published::Unknown { reason: "there was no answer".to_owned() },
-            };
-        }
-        Ok(published)
+        .into_iter();
+        let answers = keyed.into_iter().map(|keyed| if keyed { of_unique.next() } else { of_plain.next() });
+        let missing = || Published::Unknown { reason: "there was no answer".to_owned() };
+        Ok(answers.map(|answer| answer.unwrap_or_else(missing)).collect())
     }
 
     async fn receive(&self, what: Subscription) -> Result<Rc<dyn Consumer>, BrokerError> {
@@ -266,19 +289,29 @@ impl RabbitBroker {
                 );
             }
         }
+        let asking = self.ask_for_policies(&what.queues);
         let shared = Rc::new(Shared::new(self.core.clone(), what));
         let follower = Follower::start(shared.clone());
         // No task is taken before it is known which ones must not run; but a log that is not up stops none.
         let _ = timeout(LOG_PATIENCE, shared.revokes.read.wait()).await;
         let connection = supervisor::connect(&shared).await?;
-        *shared.connection.borrow_mut() = Some(connection.clone());
+        supervisor::attach(&shared, &connection);
         let task = spawn(supervisor::supervise(shared.clone(), connection));
-        let consumer = Rc::new(RabbitConsumer { shared, supervisor: task.task(), _follower: follower });
+        let consumer =
+            Rc::new(RabbitConsumer { shared, supervisor: task.task(), _follower: follower, _asking: asking });
         let mut consumers = self.consumers.borrow_mut();
         consumers.retain(|consumer| consumer.strong_count() > 0);
         consumers.push(Rc::downgrade(&consumer));
         drop(consumers);
         Ok(consumer)
+    }
+}
+
+fn published(fate: Fate) -> Published {
+    match fate {
+        Fate::Stored => Published::Stored,
+        Fate::Refused { reason } | Fate::Returned { reason } => Published::Refused { reason },
+        Fate::Unknown { reason } => Published::Unknown { reason },
     }
 }
 
@@ -317,7 +350,8 @@ impl Broker for RabbitBroker {
         Box::pin(async {
             let mut all = self.core.inspect().await?;
             for consumer in self.consumers.borrow().iter().filter_map(Weak::upgrade) {
-                all.iter_mut().for_each(|stats| stats.running += consumer.shared.count(&stats.queue));
+                let deliveries = consumer.shared.deliveries.borrow();
+                all.iter_mut().for_each(|stats| stats.running += deliveries.count(&stats.queue) as u64);
             }
             Ok(all)
         })

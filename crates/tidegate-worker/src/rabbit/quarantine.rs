@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tidegate_amqp::{Connection, Delivery};
-use tidegate_loop::spawn;
+use tidegate_loop::{LoopHandle, spawn};
 
-use super::consumer::{Held, Shared};
+use super::consumer::Shared;
 use super::core::Core;
+use super::engine::held::Held;
 use super::engine::plan::{Plan, Step};
 use super::message::{self, Death, Stored};
 use super::settle;
-use crate::broker::Tag;
+use super::supervisor;
 use crate::task::Envelope;
 
 /// Larger messages stay with the broker, whose own limit this is unless its configuration says otherwise.
@@ -35,7 +36,8 @@ pub(super) fn begin(
     now: Timestamp,
 ) {
     let queue = &shared.subscription.queues[at];
-    let (kind, amqp) = (shared.core.kind(queue), delivery.tag);
+    let (kind, amqp, redelivered) = (shared.core.kind(queue), delivery.tag, delivery.redelivered);
+    let delivered = supervisor::delivered(kind, &delivery);
     tracing::warn!(queue, reason, bytes = delivery.body.len(), "a message that cannot be run goes to the dead letters");
     let (stored, plan) = match Core::read(queue, kind, &mut delivery, now, None) {
         Some(stored) => {
@@ -50,13 +52,13 @@ pub(super) fn begin(
             (stored, Plan::new([Step::Raw(letter), Step::Ack]))
         }
     };
-    let tag = Tag { epoch: shared.epoch.get(), number: amqp.number };
-    let held = Held { at, tag, amqp, stored, counted: 0, delivered: 0, due: false, handed_out: None };
-    let settling = settle::begin(shared, held, plan);
-    let connection = Rc::clone(connection);
+    let tag = shared.deliveries.borrow().tag(amqp.number);
+    let held = Held { at, tag, amqp, stored, counted: delivered, delivered, due: false, handed_out: None };
+    let key = shared.deliveries.borrow_mut().quarantine(held, redelivered, plan, LoopHandle::current().time());
+    shared.act();
+    let (shared, connection) = (Rc::clone(shared), Rc::clone(connection));
     drop(spawn(async move {
-        settling.ended().await;
-        drop(settling);
+        settle::ended(&shared, key).await;
         connection.resume();
     }));
 }

@@ -15,10 +15,10 @@ use tidegate_sync::{Event, Mutex};
 use super::backoff::Backoff;
 use super::consumer::Shared;
 use super::core::{self, Core};
+use super::engine::held::Attempt;
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
-use super::settle::Attempt;
 use super::topology::REVOKED;
-use crate::broker::{BrokerError, Incoming};
+use crate::broker::BrokerError;
 use crate::task::TaskId;
 
 /// Entries a read ahead.
@@ -166,7 +166,7 @@ async fn follow(shared: Rc<Shared>) {
 }
 
 async fn follow_once(
-    shared: &Shared,
+    shared: &Rc<Shared>,
     backoff: &mut Backoff,
     up: &mut bool,
 ) -> Result<std::convert::Infallible, BrokerError> {
@@ -201,11 +201,9 @@ async fn follow_once(
                 if nonce == marker {
                     revokes.read.set();
                 }
-            } else if let Some(id) = revokes.hear(&entry, core.now())
-                && shared.runs(&id)
-            {
-                shared.notice(Incoming::Revoked(id));
-                shared.changed.notify_all();
+            } else if let Some(id) = revokes.hear(&entry, core.now()) {
+                shared.deliveries.borrow_mut().revoked(id);
+                shared.act();
             }
         }
     }

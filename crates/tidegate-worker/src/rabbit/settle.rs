@@ -1,180 +1,96 @@
 //! Performs the plans of deliveries that are being settled, each in a task of its own: one that is stuck holds up no other.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_amqp::Settle;
-use tidegate_loop::{Task, sleep, spawn, timeout};
+use tidegate_loop::{LoopHandle, Task, sleep, spawn, timeout};
 use tidegate_sync::Event;
 
-use super::consumer::{Held, Shared};
+use super::consumer::Shared;
 use super::core::{Core, Place};
-use super::engine::plan::{Next, Outcome, Plan, Step};
+use super::engine::held::Attempt;
+use super::engine::plan::{Outcome, Step};
 use super::engine::publisher::{Fate, Terms};
+use super::engine::settling::{After, Todo};
 use super::message::Stored;
 use super::topology::REVOKED;
-use crate::broker::{BrokerError, Settled, Tag};
-use crate::task::TaskId;
+use crate::broker::{BrokerError, Tag};
+use crate::hash::QuickMap;
 
 /// How long a note may take; without it a crash is counted too much.
 const NOTE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A plan whose delivery was lost goes on if the task comes here again within this time.
-const KEPT_FOR: Duration = Duration::from_secs(1_800);
+/// How long a copy with a new count of crashes is waited for while it cannot be stored.
+const RECOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// One attempt at a task. A copy of it has another: more retries or crashes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Attempt {
-    pub(super) id: TaskId,
-    pub(super) retries: u32,
-    /// As its message says, without what the broker counts.
-    pub(super) crashes: u32,
+struct Driver {
+    task: Task,
+    /// Notified when it stops, or its delivery is lost.
+    changed: Rc<Event>,
 }
 
-/// A delivery that is being settled.
-pub(super) struct Settling {
-    /// By which delivery it is settled in the end: the one it came with, or a later one of the same attempt.
-    held: RefCell<Held>,
-    settled: Cell<Option<Settled>>,
-    /// Someone was answered that it is pending, and will ask again.
-    asked: Cell<bool>,
-    changed: Event,
-    task: RefCell<Option<Task>>,
-}
+/// The tasks that perform plans.
+#[derive(Default)]
+pub(super) struct Drivers(RefCell<QuickMap<Tag, Driver>>);
 
-impl Settling {
-    pub(super) fn attempt(&self) -> Attempt {
-        self.held.borrow().attempt()
+impl Drivers {
+    /// Ends every plan where it is; what was not acknowledged comes again.
+    pub(super) fn cancel_all(&self) {
+        self.0.take().values().for_each(|driver| _ = driver.task.cancel());
     }
 
-    pub(super) fn queue(&self) -> String {
-        self.held.borrow().stored.envelope.queue.clone()
+    /// Has those that wait for an end look again.
+    pub(super) fn notify_all(&self) {
+        let all: Vec<Rc<Event>> = self.0.borrow().values().map(|driver| Rc::clone(&driver.changed)).collect();
+        all.iter().for_each(|changed| _ = changed.notify_all());
     }
 
-    pub(super) fn id(&self) -> TaskId {
-        self.held.borrow().stored.envelope.id.clone()
-    }
-
-    /// Waits for the end.
-    pub(super) async fn ended(&self) {
-        while self.settled.get().is_none() {
-            self.changed.wait().await;
-        }
-    }
-
-    /// How it ended, or that it has not.
-    pub(super) fn answer(&self) -> Settled {
-        let settled = self.settled.get();
-        self.asked.set(settled.is_none());
-        settled.unwrap_or(Settled::Pending)
-    }
-
-    /// Its delivery is lost; the plan is only kept in case it comes back.
-    pub(super) fn is_parked(&self) -> bool {
-        self.settled.get() == Some(Settled::Lost)
-    }
-
-    /// Ends it where it is; what was not acknowledged comes again.
-    pub(super) fn cancel(&self) {
-        if let Some(task) = self.task.borrow_mut().take() {
-            task.cancel();
-        }
+    fn changed(&self, key: Tag) -> Option<Rc<Event>> {
+        self.0.borrow().get(&key).map(|driver| Rc::clone(&driver.changed))
     }
 }
 
-/// Begins to settle a delivery.
-pub(super) fn begin(shared: &Rc<Shared>, held: Held, plan: Plan) -> Rc<Settling> {
-    let (tag, attempt) = (held.tag, held.attempt());
-    let settling = Rc::new(Settling {
-        held: RefCell::new(held),
-        settled: Cell::new(None),
-        asked: Cell::new(false),
-        changed: Event::new(),
-        task: RefCell::default(),
-    });
-    shared.settling.borrow_mut().insert(tag, Rc::clone(&settling));
-    let running = spawn(run(Rc::clone(shared), Rc::clone(&settling), plan, tag, attempt));
-    *settling.task.borrow_mut() = Some(running.task());
-    settling
+/// Starts the driver of a settlement.
+pub(super) fn drive(shared: &Rc<Shared>, key: Tag) {
+    let task = spawn(run(Rc::clone(shared), key)).task();
+    shared.drivers.0.borrow_mut().insert(key, Driver { task, changed: Rc::new(Event::new()) });
 }
 
-/// If the task of this delivery is being settled here, it is settled by this delivery, and does not run again.
-pub(super) fn join(shared: &Shared, held: Held) -> Option<Held> {
-    let waiting = shared.settling.borrow().values().find(|settling| settling.attempt() == held.attempt()).cloned();
-    let Some(settling) = waiting else { return Some(held) };
-    *settling.held.borrow_mut() = held;
-    settling.changed.notify_all();
-    None
-}
-
-async fn run(shared: Rc<Shared>, settling: Rc<Settling>, mut plan: Plan, tag: Tag, attempt: Attempt) {
-    let settled = perform_all(&shared, &settling, &mut plan).await;
-    settling.settled.set(Some(settled));
-    settling.changed.notify_all();
-    shared.settling.borrow_mut().remove(&tag);
-    if settling.asked.get() {
-        shared.ended.borrow_mut().insert(tag, settled);
+/// Waits for the end of a settlement, or until its delivery is lost.
+pub(super) async fn ended(shared: &Shared, key: Tag) {
+    while shared.deliveries.borrow().is_pending(key) {
+        let Some(changed) = shared.drivers.changed(key) else { return };
+        changed.wait().await;
     }
-    if settled == Settled::Lost && plan.is_begun() {
-        tracing::warn!(task.id = %attempt.id, "a task was lost while it was settled; it may run twice");
-    }
-    // There is room for another delivery.
-    shared.changed.notify_all();
 }
 
-/// Until the plan is finished, or its delivery is lost.
-async fn perform_all(shared: &Rc<Shared>, settling: &Settling, plan: &mut Plan) -> Settled {
-    let mut settled = Settled::Lost;
-    while plan.next() != Next::Finished {
-        let is_after_end = matches!(plan.step(), Some(Step::Release(_)));
-        if !is_after_end && !is_ours(shared, settling) {
-            // Nothing more is written for a delivery that another worker may have, unless it comes back here.
-            if !plan.is_begun() {
-                return Settled::Lost;
-            }
-            settling.settled.set(Some(Settled::Lost));
-            settling.changed.notify_all();
-            let back = async {
-                while !is_ours(shared, settling) {
-                    settling.changed.wait().await;
+async fn run(shared: Rc<Shared>, key: Tag) {
+    loop {
+        let todo = shared.deliveries.borrow_mut().poll(key, LoopHandle::current().time());
+        match todo {
+            Todo::Perform(step) => {
+                let outcome = shared.core.perform(&step).await;
+                let after = shared.deliveries.borrow_mut().handle(key, step, outcome);
+                match after {
+                    After::Poll => {}
+                    After::Wait(wait) => sleep(wait).await,
+                    After::Stop => break,
                 }
-            };
-            if timeout(KEPT_FOR, back).await.is_err() {
-                return Settled::Lost;
             }
-        }
-        let Some(step) = plan.step() else { break };
-        let outcome = match step {
-            Step::Ack | Step::Requeue => {
-                let how = if matches!(step, Step::Ack) { Settle::Ack } else { Settle::Requeue };
-                let (amqp, epoch) = {
-                    let held = settling.held.borrow();
-                    (held.amqp, held.tag.epoch)
-                };
-                if !shared.settle_amqp(amqp, epoch, how) {
-                    continue;
-                }
-                settled = Settled::Done;
-                Outcome::Done
+            Todo::Send(amqp, how) => {
+                let sent = shared.ack_by(|connection| connection.settle(amqp, how));
+                shared.deliveries.borrow_mut().sent(key, sent);
             }
-            Step::Note => {
-                let attempt = settling.attempt();
-                told(shared.core.note(&[attempt]).await)
-            }
-            step => shared.core.perform(step).await,
-        };
-        if let Next::Wait { wait, reason } = plan.handle(outcome) {
-            tracing::warn!(task.id = %settling.id(), reason, "a task cannot be settled yet");
-            sleep(wait).await;
+            Todo::Stop => break,
         }
     }
-    settled
-}
-
-fn is_ours(shared: &Shared, settling: &Settling) -> bool {
-    settling.held.borrow().tag.epoch == shared.epoch.get() && shared.connection.borrow().is_some()
+    let driver = shared.drivers.0.borrow_mut().remove(&key);
+    if let Some(driver) = driver {
+        driver.changed.notify_all();
+    }
+    shared.act();
 }
 
 fn told(done: Result<(), BrokerError>) -> Outcome {
@@ -228,12 +144,21 @@ impl Core {
                 Ok(fates) => Outcome::Fates(fates),
                 Err(error) => Outcome::Again { reason: error.to_string() },
             },
+            Step::Recount(copy) => {
+                // One that may be stored must not run beside its copy.
+                let terms = Terms { until_known: true, ..Terms::within(RECOUNT_PATIENCE) };
+                match self.write_each(std::slice::from_ref(&**copy), terms).await {
+                    Ok(fates) => Outcome::Fates(fates),
+                    Err(error) => Outcome::Again { reason: error.to_string() },
+                }
+            }
             Step::Raw(message) => match self.send_raw(message.clone(), self.lasting()).await {
                 Ok(fates) => Outcome::Fates(fates),
                 Err(error) => Outcome::Again { reason: error.to_string() },
             },
             Step::Release(envelope) => told(self.release(envelope).await),
-            Step::Note | Step::Ack | Step::Requeue => Outcome::Done,
+            Step::Note(attempt) => told(self.note(std::slice::from_ref(attempt)).await),
+            Step::Ack | Step::Requeue => Outcome::Done,
         }
     }
 

@@ -5,21 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived, Settle};
-use tidegate_loop::{sleep, spawn, timeout};
+use tidegate_amqp::{Connection, Consume, Error, Incoming as Arrived};
+use tidegate_loop::{LoopHandle, sleep, timeout};
 
 use super::backoff::Backoff;
-use super::consumer::{ACK_PATIENCE, Held, READ_PATIENCE, Shared};
-use super::core::{Core, Place};
-use super::engine::plan::{Plan, Step};
-use super::engine::publisher::{Fate, Terms};
+use super::consumer::{ACK_PATIENCE, READ_PATIENCE, Shared};
+use super::core::Core;
+use super::engine::deliveries::Arrival;
+use super::engine::held::Held;
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, of_connect, of_request};
 use super::message;
 use super::quarantine;
-use super::settle;
 use super::topology::QueueKind;
-use crate::broker::{BrokerError, Incoming, Tag, TaskState};
-use crate::clock;
+use crate::broker::{BrokerError, Tag};
 use crate::codec::dramatiq;
 
 /// How long an attempt to connect may take; a broker that starts may take a connection and not answer on it.
@@ -27,9 +25,6 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the notes of returned tasks are waited for.
 const JUDGE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a copy with a new count of crashes is waited for.
-const RECOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
 fn consumer_tag(at: usize) -> String {
     format!("queue-{at}")
@@ -92,22 +87,32 @@ async fn restore(shared: &Shared, connection: &Connection) -> Result<(), Error> 
     // beyond the whole is held here.
     let prefetch = u16::try_from(shared.subscription.prefetch.max(1)).unwrap_or(u16::MAX);
     connection.qos(prefetch).await?;
-    shared.epoch.set(shared.epoch.get() + 1);
-    if shared.stopped.get() {
+    if shared.deliveries.borrow().is_stopped() {
         return Ok(());
     }
-    for (at, queue) in shared.subscription.queues.iter().enumerate() {
-        for (from, tag) in sources(shared, at, queue) {
-            let mut consume = Consume::from(&from);
-            consume.tag = tag;
-            connection.consume(&consume).await?;
-        }
+    for (from, tag) in all_sources(shared) {
+        let mut consume = Consume::from(&from);
+        consume.tag = tag;
+        connection.consume(&consume).await?;
     }
     Ok(())
 }
 
+/// Has the broker deliver nothing more.
+pub(super) async fn cancel_sources(shared: &Shared, connection: &Connection) {
+    for (_, tag) in all_sources(shared) {
+        // A connection that is gone delivers nothing either.
+        let _ = connection.cancel(&tag).await;
+    }
+}
+
+fn all_sources(shared: &Shared) -> Vec<(String, String)> {
+    let queues = shared.subscription.queues.iter().enumerate();
+    queues.flat_map(|(at, queue)| sources(shared, at, queue)).collect()
+}
+
 /// What a queue's tasks come from, and under which tag.
-pub(super) fn sources(shared: &Shared, at: usize, queue: &str) -> Vec<(String, String)> {
+fn sources(shared: &Shared, at: usize, queue: &str) -> Vec<(String, String)> {
     // Due tasks first: they have waited longer.
     let due = shared.core.kind(queue).due_name(queue).map(|due| (due, due_tag(at)));
     let mut sources: Vec<_> = due.into_iter().chain([(queue.to_owned(), consumer_tag(at))]).collect();
@@ -117,13 +122,18 @@ pub(super) fn sources(shared: &Shared, at: usize, queue: &str) -> Vec<(String, S
     sources
 }
 
-/// Runs for as long as the consumer lives.
+/// Takes a connection into use: what it delivers is ours from now on.
+pub(super) fn attach(shared: &Shared, connection: &Rc<Connection>) {
+    *shared.connection.borrow_mut() = Some(Rc::clone(connection));
+    shared.deliveries.borrow_mut().connected();
+}
+
+/// Runs for as long as the consumer lives, from a connection that is attached.
 pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>) {
     loop {
-        *shared.connection.borrow_mut() = Some(connection.clone());
         let end = receive(&shared, &connection).await;
-        lose(&shared);
-        if shared.closed.get() || shared.stopped.get() {
+        detach(&shared);
+        if shared.closed.get() || shared.deliveries.borrow().is_stopped() {
             return;
         }
         tracing::warn!(broker = %shared.core.uri, reason = %end, "consuming stopped; reconnecting");
@@ -137,7 +147,14 @@ pub(super) async fn supervise(shared: Rc<Shared>, mut connection: Rc<Connection>
                 return;
             }
         };
-        shared.pardon(away);
+        attach(&shared, &connection);
+        let (sources, now) = (all_sources(&shared).len(), shared.core.now());
+        shared.deliveries.borrow_mut().excuse(away, sources, now);
+        if shared.deliveries.borrow().is_stopped() {
+            // The stop came while the consumers were started, and found no connection to cancel them on. Every task would be
+            // delivered, given back, and delivered again.
+            cancel_sources(&shared, &connection).await;
+        }
         tracing::info!(broker = connection.place(), "consuming again");
     }
 }
@@ -167,38 +184,12 @@ async fn reconnect(shared: &Shared) -> Result<(Rc<Connection>, bool), BrokerErro
     }
 }
 
-/// The deliveries of the connection that is gone are somebody else's, or ours once more.
-fn lose(shared: &Shared) {
+/// Deliveries of a connection that is gone cannot be settled any more.
+fn detach(shared: &Rc<Shared>) {
     shared.connection.borrow_mut().take();
-    let mut missed = shared.missed.borrow_mut();
-    if missed.len() > 4 * shared.subscription.prefetch {
-        // Others have long had them.
-        missed.clear();
-    }
-    let mut tags: Vec<Tag> = Vec::new();
-    for (tag, held) in shared.running.borrow_mut().drain() {
-        missed.insert(held.stored.envelope.id.clone());
-        tags.push(tag);
-    }
-    let copies = shared.recounting.borrow_mut().drain().filter_map(|(_, copy)| copy).collect::<Vec<_>>();
-    for held in shared.take_held().into_iter().chain(copies) {
-        missed.insert(held.stored.envelope.id.clone());
-    }
-    let mut settling = shared.settling.borrow_mut();
-    missed.extend(settling.values().map(|settling| settling.id()));
-    if settling.len() > 4 * shared.subscription.prefetch {
-        settling.retain(|_, settling| {
-            let parked = settling.is_parked();
-            if parked {
-                settling.cancel();
-            }
-            !parked
-        });
-    }
-    drop(settling);
-    tags.sort_unstable();
-    tags.into_iter().for_each(|tag| shared.notice(Incoming::Lost(tag)));
-    shared.changed.notify_all();
+    shared.deliveries.borrow_mut().lost();
+    shared.drivers.notify_all();
+    shared.act();
 }
 
 /// Until the connection ends, or its channel does.
@@ -208,7 +199,7 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
             Ok(arrived) => arrived,
             Err(error) => return error.to_string(),
         };
-        let (before, now) = (shared.holds(), shared.core.now());
+        let now = shared.core.now();
         let mut source: Option<Source> = None;
         for arrived in arrived {
             match arrived {
@@ -237,7 +228,7 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
                         "a message is larger than any worker takes; it stays in its queue, unacknowledged: remove it by hand"
                     );
                 }
-                Arrived::ConsumerCancelled { consumer } if !shared.stopped.get() => {
+                Arrived::ConsumerCancelled { consumer } if !shared.deliveries.borrow().is_stopped() => {
                     shared.core.forget();
                     return format!("the broker ended consumer {consumer}: its queue was deleted or moved");
                 }
@@ -245,9 +236,7 @@ async fn receive(shared: &Rc<Shared>, connection: &Rc<Connection>) -> String {
                 _ => {}
             }
         }
-        if shared.holds() > before || !shared.notices.borrow().is_empty() {
-            shared.changed.notify_all();
-        }
+        shared.act();
     }
 }
 
@@ -264,109 +253,28 @@ fn take(
     let Some(mut stored) = Core::read(queue, kind, &mut delivery, now, shared.memory.borrow_mut().pop()) else {
         return quarantine::begin(shared, connection, at, delivery, "its properties cannot be read", now);
     };
-    let (amqp, redelivered) = (delivery.tag, delivery.redelivered);
-    let delivered = if kind == QueueKind::Quorum && redelivered { message::delivery_count(&delivery) } else { 0 };
+    let (amqp, redelivered, delivered) = (delivery.tag, delivery.redelivered, delivered(kind, &delivery));
     connection.reuse(delivery);
     if delayed && stored.envelope.eta.is_none() {
         let eta = dramatiq::read(&stored.envelope).ok().and_then(|message| message.eta());
         Arc::make_mut(&mut stored.envelope).eta = eta;
     }
-    let tag = Tag { epoch: shared.epoch.get(), number: amqp.number };
-    let mut held = Held { at, tag, amqp, stored, counted: delivered, delivered, due, handed_out: None };
-    if let Some(copy @ None) = shared.recounting.borrow_mut().get_mut(&held.stored.envelope.id) {
-        *copy = Some(held);
-        return;
-    }
-    let mut pardoned = false;
-    if redelivered {
-        // The same attempt is being settled here: it is not run again.
-        let Some(fresh) = settle::join(shared, held) else { return };
-        held = fresh;
-        pardoned = shared.pardons(&held.stored.envelope.id);
-    }
-    let envelope = &held.stored.envelope;
-    if shared.is_revoked(&envelope.id) {
-        shared.conclude(held, TaskState::Revoked);
-    } else if envelope.expires.is_some_and(|expires| expires <= now) {
-        shared.notice(Incoming::Expired(envelope.id.clone()));
-        shared.conclude(held, TaskState::Expired);
-    } else if envelope.eta.is_some_and(|eta| clock::until(eta, now) > super::delay::UNIT) {
-        let copy = Step::Copy(Box::new((held.stored.clone(), Place::Due)));
-        settle::begin(shared, held, Plan::new([copy, Step::Ack]));
-    } else if redelivered && !delayed {
-        judge(shared, held, kind, pardoned);
-    } else {
-        hold(shared, held);
-    }
+    let (tag, quorum) = (shared.deliveries.borrow().tag(amqp.number), kind == QueueKind::Quorum);
+    let held = Held { at, tag, amqp, stored, counted: delivered, delivered, due, handed_out: None };
+    let arrival = Arrival { redelivered, delayed, quorum, wall: now, now: LoopHandle::current().time() };
+    shared.deliveries.borrow_mut().arrived(held, arrival, &**shared);
 }
 
-/// Keeps a task for the worker, or gives it back if the worker wants no more.
-fn hold(shared: &Rc<Shared>, held: Held) {
-    if shared.stopped.get() {
-        let plan = Shared::return_plan(&held);
-        settle::begin(shared, held, plan);
-    } else {
-        shared.hold(held);
-    }
+/// How often a queue that counts has delivered a message before.
+pub(super) fn delivered(kind: QueueKind, delivery: &tidegate_amqp::Delivery) -> u32 {
+    if kind == QueueKind::Quorum && delivery.redelivered { message::delivery_count(delivery) } else { 0 }
 }
 
-/// Finds out how many of a task's deliveries ended by a crash: all that is told is that there were some.
-fn judge(shared: &Rc<Shared>, held: Held, kind: QueueKind, pardoned: bool) {
-    let revokes = &shared.revokes;
-    if kind == QueueKind::Quorum {
-        let attempt = held.attempt();
-        // The queue has counted every delivery, whatever its end was.
-        let known = |held: &Held| revokes.returned(&attempt) + u32::from(pardoned) >= held.delivered;
-        if known(&held) {
-            return hold(shared, discounted(held, revokes.returned(&attempt) + u32::from(pardoned)));
-        }
-    } else if pardoned || revokes.take_returned(&held.attempt()) {
-        return hold(shared, held);
-    }
-    drop(spawn(judge_later(Rc::clone(shared), held, kind, pardoned)));
-}
-
-/// Takes back deliveries of a quorum queue that no worker died with.
-fn discounted(mut held: Held, innocent: u32) -> Held {
-    let innocent = innocent.min(held.counted);
-    held.counted -= innocent;
-    held.stored.crashes = held.stored.crashes.saturating_sub(innocent);
-    held
-}
-
-/// As [`judge`], once the notes of others were read.
-async fn judge_later(shared: Rc<Shared>, mut held: Held, kind: QueueKind, pardoned: bool) {
+/// Reads the notes of others before a redelivery counts as a crash.
+pub(super) async fn judge(shared: Rc<Shared>, tag: Tag) {
     if !matches!(timeout(JUDGE_PATIENCE, shared.revokes.catch_up(&shared.core)).await, Ok(Ok(()))) {
-        tracing::debug!(task.id = %held.stored.envelope.id, "the notes of returned tasks cannot be read");
+        tracing::debug!("the notes of returned tasks cannot be read");
     }
-    if held.tag.epoch != shared.epoch.get() {
-        return;
-    }
-    let attempt = held.attempt();
-    if kind == QueueKind::Quorum {
-        let innocent = shared.revokes.returned(&attempt) + u32::from(pardoned);
-        hold(&shared, discounted(held, innocent));
-    } else if shared.revokes.take_returned(&attempt) {
-        hold(&shared, held);
-    } else {
-        // Only a new message can carry the count.
-        held.stored.crashes += 1;
-        let terms = Terms::within(RECOUNT_PATIENCE);
-        let copy = (held.stored.clone(), held.place());
-        shared.recounting.borrow_mut().insert(attempt.id.clone(), None);
-        match shared.core.write_each(&[copy], terms).await.as_deref() {
-            Ok([Fate::Stored]) => _ = shared.settle_amqp(held.amqp, held.tag.epoch, Settle::Ack),
-            // It is not worth waiting for: the count is right for this run.
-            _ if held.tag.epoch == shared.epoch.get() => {
-                held.counted += 1;
-                hold(&shared, held);
-            }
-            _ => {}
-        }
-        let copy = shared.recounting.borrow_mut().remove(&attempt.id).flatten();
-        if let Some(copy) = copy {
-            hold(&shared, copy);
-        }
-    }
-    shared.changed.notify_all();
+    shared.deliveries.borrow_mut().judged(tag, &*shared);
+    shared.act();
 }

@@ -11,6 +11,7 @@ use tidegate_amqp::{Connection, Error, Queue};
 
 use super::delay::{self, Binding, Rungs};
 use super::link::of_request;
+use super::management::{Role, Watched};
 use crate::broker::BrokerError;
 use crate::envelope_check;
 use crate::hash::QuickMap;
@@ -86,6 +87,19 @@ impl QueueKind {
         let mut due = self.queue(name);
         due.name = self.due_name(name)?;
         Some(due)
+    }
+
+    /// The queues of a task queue that a policy could harm. The delay queues differ in their number only: one stands for all.
+    pub(super) fn watched(self, queue: &str) -> Vec<Watched> {
+        let tasks = Role::Tasks { dead_letters: self != QueueKind::Plain };
+        let mut watched = vec![
+            Watched { queue: queue.to_owned(), role: tasks },
+            Watched { queue: self.dead_name(queue), role: Role::Dead },
+        ];
+        let waiting = self.due_name(queue).into_iter().chain(self.delayed_name(queue));
+        watched.extend(waiting.map(|queue| Watched { queue, role: tasks }));
+        watched.push(Watched { queue: delay::rung_name(queue, 0), role: Role::Delay });
+        watched
     }
 
     fn queue(self, name: &str) -> Queue {

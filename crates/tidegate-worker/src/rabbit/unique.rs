@@ -1,15 +1,47 @@
-//! One task a key, by a queue that stands for the key: it is made by whoever takes the key, its dead-letter key names the task,
-//! and it expires by itself. A second taker asks for the same queue with another name in it, which the broker refuses, saying
-//! whose it is: one request, atomic, and nothing to keep in step.
+//! One task per unique key: the queues behind the protocol in `engine/keys.rs`, and publishing under it.
+//!
+//! | queue | what it is |
+//! |---|---|
+//! | `tidegate.key.DIGEST` | the key; its dead-letter routing key names the holder; expires by itself when its time is over |
+//! | `tidegate.pending.NONCE` | of one publish: there until its tasks are stored |
+//! | `tidegate.pending.NONCE.alive` | of one publish: there while its channel is open, because it is consumed over that and auto-delete |
+//! | `tidegate.key.DIGEST.lock` | exclusive: of the one who deletes the key |
+//!
+//! Looking at a queue renews its expiry. So only the queues of the publish are looked at; the key is declared under other names,
+//! which is refused and renews nothing.
+//!
+//! Whether a publisher lives is the existence of a queue and not a number of consumers: a quorum queue whose leader does not
+//! answer at once is said to have none.
 
-use tidegate_amqp::{Connection, Error, Queue};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use super::link::of_request;
-use crate::broker::BrokerError;
-use crate::task::{TaskId, Unique};
+use tidegate_amqp::{Connection, Consume, Error, Queue, Refusal};
+use tidegate_loop::{LoopHandle, Task, sleep, sleep_until, spawn};
+use tidegate_sync::Mutex;
+
+use super::backoff::Backoff;
+use super::core::{Core, Place};
+use super::engine::keys::{ASKING, Action, Answer, Holder, Outcome, Taking};
+use super::engine::publisher::{Fate, Terms};
+use super::link::{BACKOFF_FIRST, BACKOFF_MOST, Link, of_request};
+use super::message::Stored;
+use super::topology::QueueKind;
+use crate::broker::{BrokerError, Published};
+use crate::task::{Envelope, TaskId, Unique};
 
 /// The broker's own limit for an expiry.
-const HOLD_MS_MAX: u128 = (1 << 32) - 1;
+const EXPIRES_MS_MAX: u128 = (1 << 32) - 1;
+
+/// A pending queue is there for longer than the keys of its publish.
+const PENDING_MARGIN: Duration = Duration::from_secs(600);
+
+const ALIVE_EXPIRES_MS: i64 = 60_000;
+
+/// How often a release looks whether the lock is free, and how long in between.
+const LOCK_LOOKS: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 const HOLDER: &str = "x-dead-letter-routing-key";
 
@@ -17,63 +49,417 @@ const HOLDER: &str = "x-dead-letter-routing-key";
 fn name(key: &str) -> String {
     let digest =
         |start: u64| key.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("tidegate.unique.{:016x}{:016x}", digest(0xcbf2_9ce4_8422_2325), digest(0x6c62_272e_07bb_0142))
+    format!("tidegate.key.{:016x}{:016x}", digest(0xcbf2_9ce4_8422_2325), digest(0x6c62_272e_07bb_0142))
 }
 
-fn claim(unique: &Unique, id: &TaskId) -> Queue {
-    let hold = unique.hold.as_millis().clamp(1, HOLD_MS_MAX) as i64;
-    Queue::durable(name(&unique.key))
-        .argument("x-expires", hold)
-        .argument("x-dead-letter-exchange", "")
-        .argument(HOLDER, id.as_str())
+fn pending_name(nonce: &str) -> String {
+    format!("tidegate.pending.{nonce}")
 }
 
-/// Takes the key; or says who has it.
-pub(super) async fn take(connection: &Connection, unique: &Unique, id: &TaskId) -> Result<Option<TaskId>, BrokerError> {
-    let taken = connection.declare(&claim(unique, id)).await;
-    connection.try_recv_all();
-    let Err(error) = taken else { return Ok(None) };
-    let Error::Refused { refusal, .. } = &error else { return Err(of_request(&error)) };
-    match refusal.difference() {
-        Some(difference) if difference.argument == HOLDER => Ok(Some(TaskId::from(difference.current.as_str()))),
-        // Held for another time than we would hold it for; whose it is the broker does not get to say.
-        Some(_) => holder_whatever_the_hold(connection, unique, id, &difference_hold(refusal)).await,
-        None => Err(of_request(&error)),
+fn alive_name(nonce: &str) -> String {
+    format!("tidegate.pending.{nonce}.alive")
+}
+
+/// The broker deletes it when its one consumer ends; if there never was one, after a minute.
+fn alive_queue(nonce: &str) -> Queue {
+    let mut queue = Queue::durable(alive_name(nonce));
+    queue.auto_delete = true;
+    queue.argument("x-expires", ALIVE_EXPIRES_MS).argument("x-queue-type", "classic")
+}
+
+fn expires_ms(hold: Duration) -> i64 {
+    hold.as_millis().clamp(1, EXPIRES_MS_MAX) as i64
+}
+
+/// A key as it is declared. Another publisher may have declared it for another time or as another kind; it is asked for as it is
+/// then, because a refusal names one difference only.
+struct Key {
+    name: String,
+    expires_ms: i64,
+    quorum: bool,
+}
+
+impl Key {
+    fn new(unique: &Unique, kind: QueueKind) -> Key {
+        let (name, expires_ms) = (name(&unique.key), expires_ms(unique.hold));
+        Key { name, expires_ms, quorum: kind == QueueKind::Quorum }
     }
-}
 
-/// The expiry that the other one asked for.
-fn difference_hold(refusal: &tidegate_amqp::Refusal) -> Option<i64> {
-    refusal.difference()?.current.parse().ok()
-}
+    fn queue(&self, holder: &str) -> Queue {
+        let queue = Queue::durable(&self.name)
+            .argument("x-expires", self.expires_ms)
+            .argument("x-dead-letter-exchange", "")
+            .argument(HOLDER, holder);
+        if self.quorum { queue.argument("x-queue-type", "quorum") } else { queue }
+    }
 
-async fn holder_whatever_the_hold(
-    connection: &Connection,
-    unique: &Unique,
-    id: &TaskId,
-    hold: &Option<i64>,
-) -> Result<Option<TaskId>, BrokerError> {
-    let Some(hold) = hold else { return Ok(Some(id.clone())) };
-    let asked = claim(unique, id).argument("x-expires", *hold);
-    let taken = connection.declare(&asked).await;
-    connection.try_recv_all();
-    match taken {
-        // It expired in between, and is ours now.
-        Ok(_) => Ok(None),
-        Err(Error::Refused { refusal, .. }) => {
-            let holder = refusal.difference().filter(|difference| difference.argument == HOLDER);
-            Ok(Some(holder.map_or_else(|| id.clone(), |difference| TaskId::from(difference.current.as_str()))))
+    fn lock(&self) -> Queue {
+        Queue::exclusive(format!("{}.lock", self.name))
+    }
+
+    /// Takes over what the other publisher has declared; `false`: that is not the difference.
+    fn adapt(&mut self, refusal: &Refusal) -> bool {
+        match refusal.difference() {
+            Some(difference) if difference.argument == "x-expires" => {
+                difference.current.parse().map(|expires| self.expires_ms = expires).is_ok()
+            }
+            Some(difference) if difference.argument == "x-queue-type" => {
+                self.quorum = difference.current == "quorum";
+                true
+            }
+            _ => false,
         }
-        Err(error) => Err(of_request(&error)),
     }
 }
 
-/// Lets go of the key if the task still has it.
-pub(super) async fn release(connection: &Connection, unique: &Unique, id: &TaskId) -> Result<(), BrokerError> {
-    if take(connection, unique, id).await?.is_none() {
-        connection.delete(&name(&unique.key)).await.map_err(|error| of_request(&error))?;
+/// The holder of a key, by the refusal of a claim.
+fn holder_in(refusal: &Refusal) -> Option<Holder> {
+    match refusal.difference() {
+        // The text of a refusal has 255 bytes; the rest is three dots.
+        Some(difference) if difference.argument == HOLDER && !refusal.text.ends_with('\'') => {
+            Some(Holder::read(difference.current.trim_start_matches('\'').trim_end_matches('.'), true))
+        }
+        Some(difference) if difference.argument == HOLDER => Some(Holder::read(&difference.current, false)),
+        Some(_) => None,
+        None => refusal.text.contains(HOLDER).then(|| Holder::read("", true)),
     }
-    Ok(())
+}
+
+/// Requests about keys. Many are refused, which closes their channel: they have a connection of their own, and take turns.
+pub(super) struct Keys {
+    link: Link,
+    turn: Mutex<()>,
+    /// A lock is the whole connection's, so one deletes at a time.
+    deleting: Mutex<()>,
+}
+
+impl Keys {
+    pub(super) fn new(link: Link) -> Keys {
+        Keys { link, turn: Mutex::new(()), deleting: Mutex::new(()) }
+    }
+
+    pub(super) async fn close(&self) {
+        self.link.close().await;
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl AsyncFnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<Result<T, Refusal>, BrokerError> {
+        let _turn = self.turn.lock().await;
+        let connection = self.link.connection().await?;
+        let answer = request(&connection).await;
+        connection.try_recv_all();
+        match answer {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(Error::Refused { refusal, .. }) if matches!(refusal.code, 404..=406) => Ok(Err(refusal)),
+            Err(error) => Err(of_request(&error)),
+        }
+    }
+
+    async fn declare(&self, key: &mut Key, holder: &str) -> Result<Answer, BrokerError> {
+        // Expiry and kind may both be another's, and the queue may be another one each time.
+        for _ in 0..10 {
+            let queue = key.queue(holder);
+            let Err(refusal) = self.ask(async |connection| connection.declare(&queue).await).await? else {
+                return Ok(Answer::Done);
+            };
+            if let Some(holder) = holder_in(&refusal) {
+                return Ok(Answer::Held(holder));
+            }
+            if !key.adapt(&refusal) {
+                let message = format!("the queue {:?} of a unique key is refused: {refusal}", key.name);
+                return Err(BrokerError::Refused { message });
+            }
+        }
+        Err(BrokerError::Retry { message: format!("the queue {:?} of a unique key changes too often", key.name) })
+    }
+
+    /// A publisher deletes its pending queue before the other one ends. So the other one is looked at first: a publisher that ends
+    /// between the two looks has stored its tasks.
+    async fn look(&self, nonce: &str) -> Result<Answer, BrokerError> {
+        if self.exists(alive_name(nonce)).await? {
+            return Ok(Answer::Pending { alive: true });
+        }
+        let pending = self.exists(pending_name(nonce)).await?;
+        Ok(if pending { Answer::Pending { alive: false } } else { Answer::Missing })
+    }
+
+    async fn exists(&self, queue: String) -> Result<bool, BrokerError> {
+        let queue = Queue::passive(queue);
+        self.ask(async |connection| connection.declare(&queue).await).await.map(|declared| declared.is_ok())
+    }
+
+    async fn lock(&self, key: &Key) -> Result<Answer, BrokerError> {
+        let locked = self.ask(async |connection| connection.declare(&key.lock()).await).await?;
+        Ok(locked.map_or(Answer::Busy, |_| Answer::Done))
+    }
+
+    async fn delete(&self, queue: &str) -> Result<Answer, BrokerError> {
+        self.ask(async |connection| connection.delete(queue).await).await.map(|_| Answer::Done)
+    }
+
+    /// Takes a key for a task of this publish.
+    async fn take(
+        &self,
+        key: &mut Key,
+        own: &Holder,
+        patience: Duration,
+        clock: impl Fn() -> u64,
+    ) -> Result<Outcome, BrokerError> {
+        let mut taking = Taking::new(now(), patience);
+        let mut deleting = None;
+        loop {
+            let answer = match taking.poll() {
+                Action::Claim => self.declare(key, &own.text()).await?,
+                Action::Ask => self.declare(key, ASKING).await?,
+                Action::Look { nonce } => self.look(&nonce).await?,
+                Action::Pause { until } => {
+                    sleep_until(until).await;
+                    Answer::Done
+                }
+                Action::Lock => {
+                    deleting = Some(self.deleting.lock().await);
+                    let locked = self.lock(key).await?;
+                    if locked == Answer::Busy {
+                        deleting = None;
+                    }
+                    locked
+                }
+                Action::Unlock => {
+                    let unlocked = self.delete(&key.lock().name).await?;
+                    drop(deleting.take());
+                    unlocked
+                }
+                Action::Delete => self.delete(&key.name).await?,
+                Action::Finished(outcome) => return Ok(outcome),
+            };
+            taking.handle(answer, now(), clock());
+        }
+    }
+
+    /// Deletes a key that is held for a task of this id.
+    async fn free(&self, key: &mut Key, id: &TaskId) -> Result<(), BrokerError> {
+        for _ in 0..LOCK_LOOKS {
+            let _deleting = self.deleting.lock().await;
+            if self.lock(key).await? == Answer::Busy {
+                sleep(LOCK_PAUSE).await;
+                continue;
+            }
+            match self.declare(key, ASKING).await? {
+                Answer::Held(holder) if !holder.is_of(id.as_str()) => {}
+                _ => drop(self.delete(&key.name).await?),
+            }
+            return self.delete(&key.lock().name).await.map(drop);
+        }
+        Err(BrokerError::Retry { message: format!("the queue {:?} of a unique key stays locked", key.name) })
+    }
+}
+
+/// The pending queue of one publish, and the channel that the tasks go over. Dropped, its keys are orphans.
+struct Pending {
+    nonce: String,
+    connection: Rc<Connection>,
+    epoch: u32,
+}
+
+impl Pending {
+    async fn open(publisher: &Link, quorum: bool, hold: Duration) -> Result<Pending, BrokerError> {
+        let connection = publisher.connection().await?;
+        let nonce = format!("{:016x}", fastrand::u64(..));
+        let queue =
+            Queue::durable(pending_name(&nonce)).argument("x-expires", expires_ms(hold.saturating_add(PENDING_MARGIN)));
+        let queue = if quorum { queue.argument("x-queue-type", "quorum") } else { queue };
+        let opened = async {
+            connection.opened().await?;
+            let epoch = connection.epoch();
+            connection.declare(&queue).await?;
+            let alive = alive_queue(&nonce);
+            connection.declare(&alive).await?;
+            let mut consume = Consume::from(&alive.name);
+            consume.tag.clone_from(&alive.name);
+            connection.consume(&consume).await?;
+            Ok(epoch)
+        };
+        let epoch = opened.await.map_err(|error: Error| of_request(&error))?;
+        Ok(Pending { nonce, connection, epoch })
+    }
+
+    /// The broker may have noticed that too: its keys are orphans.
+    fn is_lost(&self) -> bool {
+        self.connection.is_ended() || self.connection.epoch() != self.epoch
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_lost() && Task::try_current().is_some() {
+            let (connection, tag) = (Rc::clone(&self.connection), alive_name(&self.nonce));
+            drop(spawn(async move {
+                // A connection that is gone consumes nothing either.
+                let _ = connection.cancel(&tag).await;
+            }));
+        }
+    }
+}
+
+/// Tasks of one publish that have keys, and what became of them so far.
+struct Batch {
+    tasks: Vec<Stored>,
+    published: Vec<Option<Published>>,
+    /// Why an earlier attempt may have stored the task.
+    uncertain: Vec<Option<String>>,
+    deadline: Instant,
+}
+
+impl Batch {
+    fn open(&self) -> Vec<usize> {
+        (0..self.tasks.len()).filter(|index| self.published[*index].is_none()).collect()
+    }
+
+    fn refuse(&mut self, index: usize, reason: String) {
+        self.published[index] = Some(match self.uncertain[index].take() {
+            None => Published::Refused { reason },
+            Some(reason) => Published::Unknown { reason },
+        });
+    }
+}
+
+impl Core {
+    fn key(&self, envelope: &Envelope, unique: &Unique) -> Key {
+        Key::new(unique, self.kind(&envelope.queue))
+    }
+
+    /// Lets go of a task's unique key, unless it outlives the task.
+    pub(super) async fn release(&self, envelope: &Envelope) -> Result<(), BrokerError> {
+        match &envelope.unique {
+            Some(unique) if !unique.past_settle => self.keys.free(&mut self.key(envelope, unique), &envelope.id).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Publishes tasks that have unique keys.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub(super) async fn publish_unique(&self, tasks: Vec<Stored>) -> Result<Vec<Published>, BrokerError> {
+        let count = tasks.len();
+        let deadline = now() + self.options.publish_patience;
+        let mut batch = Batch { tasks, published: vec![None; count], uncertain: vec![None; count], deadline };
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
+        loop {
+            let error = match self.publish_round(&mut batch).await {
+                Ok(()) => BrokerError::Retry { message: format!("the connection to {} was lost", self.uri) },
+                Err(error) => error,
+            };
+            let open = batch.open();
+            if open.is_empty() {
+                break;
+            }
+            let late = now() >= deadline || !matches!(error, BrokerError::Retry { .. });
+            if late && open.len() == count && batch.uncertain.iter().all(Option::is_none) {
+                return Err(error);
+            }
+            if late {
+                open.into_iter().for_each(|index| batch.refuse(index, error.to_string()));
+                break;
+            }
+            sleep(backoff.next()).await;
+        }
+        Ok(batch.published.into_iter().map(|published| published.expect("none is open")).collect())
+    }
+
+    /// Takes the keys and publishes, over one channel: once that is gone, none of these tasks can follow. What it left open may be
+    /// tried again; its keys are orphans then.
+    async fn publish_round(&self, batch: &mut Batch) -> Result<(), BrokerError> {
+        let open = batch.open();
+        let (mut quorum, mut hold) = (false, Duration::ZERO);
+        for index in &open {
+            let envelope = &batch.tasks[*index].envelope;
+            // What may be refused or take long comes before the keys.
+            self.ensure(&envelope.queue).await?;
+            quorum |= self.kind(&envelope.queue) == QueueKind::Quorum;
+            hold = envelope.unique.as_ref().map_or(hold, |unique| hold.max(unique.hold));
+        }
+        let pending = Pending::open(self.publisher(), quorum, hold).await?;
+        let mut taken: Vec<(usize, Key)> = Vec::new();
+        // Within a batch the first task of a key has it, whatever their ids.
+        let mut first: HashMap<String, usize> = HashMap::new();
+        let mut repeated: Vec<(usize, usize)> = Vec::new();
+        for index in open {
+            let envelope = &batch.tasks[index].envelope;
+            let Some(unique) = &envelope.unique else { continue };
+            if let Some(first) = first.get(&unique.key) {
+                repeated.push((index, *first));
+                continue;
+            }
+            let mut key = self.key(envelope, unique);
+            let clock = || u64::try_from(self.now().as_millisecond()).unwrap_or(0);
+            let until = if key.quorum { clock().saturating_add(key.expires_ms as u64) } else { 0 };
+            let own = Holder::new(&pending.nonce, envelope.id.as_str(), until);
+            let patience = batch.deadline.saturating_duration_since(now());
+            match self.keys.take(&mut key, &own, patience, clock).await? {
+                Outcome::Taken => {
+                    first.insert(unique.key.clone(), index);
+                    taken.push((index, key));
+                }
+                Outcome::Duplicate(holder) if holder.is_of(envelope.id.as_str()) => {
+                    batch.published[index] = Some(Published::Duplicate(envelope.id.clone()));
+                }
+                Outcome::Duplicate(holder) => {
+                    batch.published[index] = Some(Published::Duplicate(TaskId::from(holder.id.as_str())));
+                }
+                Outcome::Busy => batch.refuse(index, "its unique key is being published by another process".to_owned()),
+            }
+        }
+        let writes: Vec<(Stored, Place)> =
+            taken.iter().map(|(index, _)| (batch.tasks[*index].clone(), Place::Queue)).collect();
+        let terms = Terms { again_after_loss: false, ..Terms::within(batch.deadline.saturating_duration_since(now())) };
+        let pinned = Some((Rc::clone(&pending.connection), pending.epoch));
+        let fates = if writes.is_empty() { Vec::new() } else { self.write_over(pinned, &writes, terms).await? };
+        let mut known = true;
+        let mut refused = Vec::new();
+        for ((index, key), fate) in taken.into_iter().zip(fates) {
+            match fate {
+                Fate::Stored => batch.published[index] = Some(Published::Stored),
+                Fate::Refused { .. } | Fate::Returned { .. } if pending.is_lost() => known = false,
+                Fate::Refused { reason } | Fate::Returned { reason } => {
+                    batch.refuse(index, reason);
+                    refused.push((index, key));
+                }
+                Fate::Unknown { reason } => {
+                    batch.uncertain[index] = Some(reason.clone());
+                    known = false;
+                    if !pending.is_lost() {
+                        batch.refuse(index, reason);
+                    }
+                }
+            }
+        }
+        for (index, first) in repeated {
+            batch.published[index] = match &batch.published[first] {
+                Some(Published::Stored) => Some(Published::Duplicate(batch.tasks[first].envelope.id.clone())),
+                other => other.clone(),
+            };
+        }
+        for (index, mut key) in refused {
+            let freed = self.keys.free(&mut key, &batch.tasks[index].envelope.id).await;
+            // It is an orphan, then.
+            known &= freed.is_ok();
+        }
+        // Left as it is, its keys are orphans once this one is dropped.
+        if known {
+            let deleted = self.keys.delete(&pending_name(&pending.nonce)).await;
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "a pending queue could not be deleted; its unique tasks may be stored twice");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn now() -> Instant {
+    LoopHandle::current().time()
 }
 
 #[cfg(test)]
@@ -85,6 +471,37 @@ mod tests {
         let long = "k".repeat(10_000);
         let names: std::collections::HashSet<String> = ["", "a", "b", "ab", &long].map(name).into();
         assert_eq!(names.len(), 5);
-        assert!(names.iter().all(|name| name.len() == 48));
+        assert!(names.iter().all(|name| name.len() == 45));
+    }
+
+    #[test]
+    fn a_refusal_names_the_holder_as_far_as_it_has_room() {
+        let refusal = |received: &str, current: &str| {
+            let text = format!(
+                "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-routing-key' for queue '{}' in vhost '/': \
+                 received '{received}' but current is '{current}'",
+                name("k")
+            );
+            let cut = if text.len() > 255 { format!("{}...", &text[..252]) } else { text };
+            Refusal::new(406, cut)
+        };
+        assert_eq!(holder_in(&refusal("?", "n0:0:an id")), Some(Holder::new("n0", "an id", 0)));
+        // Wherever the cut is, it is no complete name.
+        for length in 0..250 {
+            let holder = holder_in(&refusal(&"x".repeat(length), "n0:0:an-id")).unwrap();
+            assert!(holder.cut || holder == Holder::new("n0", "an-id", 0), "{length}: {holder:?}");
+            assert!(holder.is_of("an-id"), "{length}: {holder:?}");
+        }
+        let long = "x".repeat(60);
+        let holder = holder_in(&refusal(&long, "n0:0:an-id-that-goes-on-and-on")).unwrap();
+        assert!(holder.cut && holder.nonce == "n0" && holder.is_of("an-id-that-goes-on-and-on"), "{holder:?}");
+        let holder = holder_in(&refusal(&"x".repeat(200), "n0:0:id")).unwrap();
+        assert!(holder.cut && holder.nonce.is_empty(), "{holder:?}");
+        let expires = "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value \
+                       '1' of type 'signedint' but current is the value '90000' of type 'signedint'";
+        let refusal = Refusal::new(406, expires);
+        assert_eq!(holder_in(&refusal), None);
+        let mut key = Key { name: "q".into(), expires_ms: 1, quorum: false };
+        assert!(key.adapt(&refusal) && key.expires_ms == 90_000);
     }
 }

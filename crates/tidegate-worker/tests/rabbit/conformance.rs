@@ -12,7 +12,7 @@ use tidegate_worker::{Broker, Local};
 use crate::support::{ctl, host, on_loop};
 
 /// More than there are cases, for two kinds.
-const VHOSTS: usize = 80;
+const VHOSTS: usize = 90;
 
 /// Empty ones; made all at once, because every call of rabbitmqctl takes a second.
 fn vhost() -> String {

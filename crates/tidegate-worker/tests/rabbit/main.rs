@@ -9,6 +9,8 @@ mod delays;
 mod delays_outages;
 mod dramatiq;
 mod full_queues;
+mod keys;
+mod keys_outages;
 mod modes;
 mod outages;
 mod producers;

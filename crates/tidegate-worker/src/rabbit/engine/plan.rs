@@ -1,9 +1,9 @@
-//! What is still to be done for a delivery before the broker may forget it. Pure: the driver (`../settle.rs`) performs
-//! [`Plan::step`] and reports to [`Plan::handle`].
+//! What is still to be done for a delivery before the broker may forget it. Pure: the driver (`../settle.rs`) performs the step
+//! that [`Plan::take`] returns and hands it back to [`Plan::handle`].
 //!
 //! Steps that may be repeated without harm come first (results, answers), the copy of the task directly before the ack, the
-//! release of its key after it. A step that is done is taken out: nothing that was confirmed is ever written again, whatever
-//! fails behind it.
+//! release of its key after it. A step that is done does not come back: nothing that was confirmed is ever written again,
+//! whatever fails behind it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tidegate_amqp::Message;
 
+use super::held::Attempt;
 use super::publisher::Fate;
 use crate::broker::TaskResult;
 use crate::codec::celery::{self, Answer, Begun, Part};
@@ -38,10 +39,12 @@ pub(in crate::rabbit) enum Step {
     EndChord(Part),
     /// Write the task to another place.
     Copy(Box<(Stored, Place)>),
+    /// The same with one crash more, for as long as it is not worth waiting for: refused, the task runs as it is.
+    Recount(Box<(Stored, Place)>),
     /// Write a message that cannot be read to the dead letters, as it came.
     Raw(Message),
-    /// Write to the log that the task returns without a crash.
-    Note,
+    /// Write to the log that this attempt returns without a crash.
+    Note(Attempt),
     Ack,
     Requeue,
     /// Free the task's unique key.
@@ -69,7 +72,7 @@ pub(in crate::rabbit) enum Outcome {
 /// What the driver does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::rabbit) enum Next {
-    /// Perform [`Plan::step`].
+    /// Perform the next step.
     Perform,
     /// The same step again after this time.
     Wait {
@@ -107,51 +110,50 @@ impl Plan {
         self.begun
     }
 
-    pub(in crate::rabbit) fn next(&self) -> Next {
-        if self.steps.is_empty() { Next::Finished } else { Next::Perform }
+    /// The next step, to be performed and handed back. `None`: the plan is finished.
+    pub(in crate::rabbit) fn take(&mut self) -> Option<Step> {
+        self.steps.pop_front()
     }
 
-    pub(in crate::rabbit) fn handle(&mut self, outcome: Outcome) -> Next {
-        let Some(step) = self.steps.front_mut() else { return Next::Finished };
+    /// What came of a step that was taken.
+    pub(in crate::rabbit) fn handle(&mut self, step: Step, outcome: Outcome) -> Next {
         self.begun = true;
         match outcome {
             Outcome::Done => self.done(),
             Outcome::Then(steps) => {
-                self.steps.pop_front();
                 for step in Plan::new(steps).steps.into_iter().rev() {
                     self.steps.push_front(step);
                 }
-                self.failures = 0;
-                self.next()
+                self.done()
             }
-            Outcome::Fates(fates) => self.handle_fates(fates),
+            Outcome::Fates(fates) => self.handle_fates(step, fates),
             Outcome::Never { reason } => {
                 tracing::error!(reason, "a part of what follows a task cannot be sent, and is left out");
                 self.done()
             }
             // The task is safe without these: a crash may be counted too much, a key is held until it expires.
-            Outcome::Again { reason } if matches!(step, Step::Note | Step::Release(_)) => {
+            Outcome::Again { reason } if matches!(step, Step::Note(_) | Step::Release(_)) => {
                 tracing::warn!(reason, "a task was settled, but not all of its traces");
                 self.done()
             }
-            Outcome::Again { reason } => self.again(reason),
+            Outcome::Again { reason } => self.again(step, reason),
         }
     }
 
     fn done(&mut self) -> Next {
-        self.steps.pop_front();
         self.failures = 0;
-        self.next()
+        if self.steps.is_empty() { Next::Finished } else { Next::Perform }
     }
 
-    fn again(&mut self, reason: String) -> Next {
+    fn again(&mut self, step: Step, reason: String) -> Next {
+        self.steps.push_front(step);
         let wait = BACKOFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
         self.failures += 1;
         Next::Wait { wait, reason }
     }
 
     /// Only what is not stored stays.
-    fn handle_fates(&mut self, fates: Vec<Fate>) -> Next {
+    fn handle_fates(&mut self, mut step: Step, fates: Vec<Fate>) -> Next {
         let mut open = None;
         let mut fates = fates.into_iter();
         let mut stays = |fate: Option<Fate>, may_skip: bool| match fate {
@@ -164,14 +166,17 @@ impl Plan {
                 open = Some(reason);
                 true
             }
-            None => true,
+            None => {
+                open.get_or_insert_with(|| "there was no answer".to_owned());
+                true
+            }
         };
-        match self.steps.front_mut() {
-            Some(Step::Follow(tasks)) => tasks.retain(|_| stays(fates.next(), true)),
+        match &mut step {
+            Step::Follow(tasks) => tasks.retain(|_| stays(fates.next(), true)),
             _ => _ = stays(fates.next(), false),
         }
         match open {
-            Some(reason) => self.again(reason),
+            Some(reason) => self.again(step, reason),
             None => self.done(),
         }
     }

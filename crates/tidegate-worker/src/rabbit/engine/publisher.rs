@@ -9,7 +9,7 @@
 //! | in flight | return, second time | returned |
 //! | in flight | nack | ready; its queue is full |
 //! | in flight | connection or channel lost, no answer in time | ready, uncertain |
-//! | any | deadline | refused; unknown if uncertain or in flight |
+//! | any | deadline | refused; unknown if uncertain or in flight, or open until that is known |
 //!
 //! A stored message is never sent again. *Uncertain* is sticky: an earlier attempt may be stored, so a later nack does not
 //! make the message refused. While a queue is full, one message is sent to it at a time, with back-off; once that is stored, 2,
@@ -54,12 +54,14 @@ pub(in crate::rabbit) struct Terms {
     pub(in crate::rabbit) again_after_loss: bool,
     /// Whether the driver can declare what a returned message needs.
     pub(in crate::rabbit) declares: bool,
+    /// Whether the patience does not end a message that may be stored: its answer is waited for.
+    pub(in crate::rabbit) until_known: bool,
 }
 
 impl Terms {
     /// Sent again until it is stored or the patience is over.
     pub(in crate::rabbit) fn within(patience: Duration) -> Terms {
-        Terms { patience: Some(patience), silence: None, again_after_loss: true, declares: true }
+        Terms { patience: Some(patience), silence: None, again_after_loss: true, declares: true, until_known: false }
     }
 }
 
@@ -445,6 +447,10 @@ impl Publisher {
         let (Some(now), patience) = (self.deadline, self.terms.patience.unwrap_or_default()) else { return };
         for index in 0..self.messages.len() {
             let message = &self.messages[index];
+            let is_in_flight = matches!(message.state, PublishState::InFlight { .. });
+            if self.terms.until_known && (is_in_flight || message.uncertain.is_some()) {
+                continue;
+            }
             let fate = match &message.state {
                 PublishState::Done(_) => continue,
                 PublishState::InFlight { .. } => {
@@ -456,6 +462,10 @@ impl Publisher {
                 _ => self.refusal(index, format!("the broker took nothing within {patience:?}")),
             };
             self.end(index, fate, now);
+        }
+        if self.terms.until_known {
+            // What is left may be refused yet.
+            self.deadline = now.checked_add(patience.max(BACKOFF_MIN));
         }
     }
 

@@ -2,8 +2,13 @@
 
 use super::*;
 
-const ALL: Terms =
-    Terms { patience: Some(Duration::from_secs(30)), silence: None, again_after_loss: true, declares: true };
+const ALL: Terms = Terms {
+    patience: Some(Duration::from_secs(30)),
+    silence: None,
+    again_after_loss: true,
+    declares: true,
+    until_known: false,
+};
 
 fn start() -> Instant {
     Instant::now()
@@ -157,6 +162,7 @@ fn run(seed: u64) -> (Vec<Truth>, Vec<Fate>) {
         silence: rng.bool().then(|| Duration::from_millis(rng.u64(1..5_000))),
         again_after_loss: rng.bool(),
         declares: rng.bool(),
+        until_known: false,
     };
     let mut publisher = Publisher::new(routes.iter().copied(), terms, now, seed);
     let mut truth = vec![Truth::default(); count];
@@ -247,4 +253,25 @@ fn the_same_seed_has_the_same_fates() {
     for seed in 0..50 {
         assert_eq!(run(seed).1, run(seed).1);
     }
+}
+
+#[test]
+fn a_message_in_flight_outlasts_the_patience_if_its_answer_matters_and_one_that_was_not_sent_does_not() {
+    let mut now = start();
+    let terms = Terms { until_known: true, ..ALL };
+    let mut publisher = to_mail(1, terms, now);
+    assert_eq!(publisher.poll(now), Action::Send { index: 0, attempt: 1 });
+    for _ in 0..3 {
+        now += Duration::from_secs(40);
+        assert_eq!(publisher.poll(now), Action::Wait);
+        assert!(publisher.poll_timeout().unwrap() > now - Duration::from_secs(40), "it does not spin");
+    }
+    // Refused after all: nothing of it is stored.
+    publisher.handle(0, 1, Answer::Nacked, now);
+    now = publisher.deadline().unwrap();
+    assert_eq!(publisher.poll(now), Action::Finished);
+    assert!(matches!(publisher.into_fates()[..], [Fate::Refused { .. }]));
+    let mut publisher = to_mail(1, terms, now);
+    publisher.down(now + Duration::from_secs(100));
+    assert_eq!(publisher.poll(now + Duration::from_secs(40)), Action::Finished);
 }
