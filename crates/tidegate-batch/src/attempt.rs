@@ -8,6 +8,8 @@ pub(crate) struct Tries {
     pub(crate) attempts: u32,
     pub(crate) failed: u32,
     pub(crate) garbled: u32,
+    /// Attempts that did not count because the server could not be reached.
+    pub(crate) unsent: u32,
 }
 
 /// Why a request is to be tried again, and when, if the server says so.

@@ -49,21 +49,32 @@ pub struct Reply<T> {
 
 /// How often something is tried again, by the class of its error. A refusal by a limit (429) uses up no attempt: the gate
 /// finds the limit, and the request waits for its turn.
+///
+/// Neither does an outage. Once the server has answered, a request that cannot be sent is tried until it can, and while the
+/// gate takes the server to be down, time-outs, resets and answers that say that the server is not there (502, 503, 504)
+/// do not count. One request that alone fails again and again is an exception: its attempts count. A server that was never
+/// reached is not waited for: once a request has used up its attempts, the call fails with
+/// [`CallError::Shut`](crate::CallError::Shut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
     /// For connections that fail, time-outs, servers' faults and overload: delays with full jitter.
     pub backoff: Backoff,
-    /// How long a server may be away that has answered before. Connections that fail meanwhile are not counted; after that,
-    /// no request is sent any more.
+    /// How long an outage is waited for: a server that has answered before and is down now. After that, calls fail with
+    /// [`CallError::Shut`](crate::CallError::Shut).
     pub outage_max: Duration,
     /// For answers that make no sense; each of them is paid for.
     pub garbled_max: u32,
 }
 
+impl Retries {
+    /// How long an outage is waited for, unless set: a night.
+    pub const OUTAGE_MAX: Duration = Duration::from_secs(12 * 3600);
+}
+
 impl Default for Retries {
     fn default() -> Retries {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(5);
-        Retries { backoff, outage_max: Duration::from_secs(3600), garbled_max: 2 }
+        Retries { backoff, outage_max: Retries::OUTAGE_MAX, garbled_max: 2 }
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Report, Verdic
 use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
 use tidegate_loop::{sleep, yield_now};
 use tidegate_secret::Redactor;
-use tidegate_sync::Event;
+use tidegate_sync::{Event, Permit, Semaphore};
 
 use crate::attempt::{Failure, Judged, NoAnswer, Tries};
 use crate::base_url::{BadBaseUrl, BaseUrl};
@@ -28,6 +29,8 @@ use crate::call_error::CallError;
 use crate::estimate::tokens_of_text;
 use crate::key::ApiKey;
 use crate::on_the_wire::{OnTheWire, client, headers};
+use crate::parameter;
+use crate::presence::{Cause, Failed, Presence, Sent};
 use crate::provider::{self, Dialect, Unreadable, excerpt};
 use crate::question::Usage;
 
@@ -90,6 +93,12 @@ struct Inner {
     typical: Cell<Typical>,
     /// Told when estimates change.
     calibrated: Event,
+    presence: RefCell<Presence>,
+    /// A parameter that the model refuses, and its other name.
+    rename: Cell<Option<(&'static str, &'static str)>>,
+    notice: Box<dyn Fn(&str)>,
+    /// Calls so far; each has its number.
+    calls: Cell<u64>,
 }
 
 impl Caller {
@@ -124,6 +133,10 @@ impl Caller {
             calibration: RefCell::default(),
             typical: Cell::default(),
             calibrated: Event::new(),
+            presence: RefCell::default(),
+            rename: Cell::new(None),
+            notice: Box::new(|_| ()),
+            calls: Cell::new(0),
         };
         Ok(Caller { inner: Rc::new(inner) })
     }
@@ -165,6 +178,12 @@ impl Caller {
         self.with(|inner| inner.timeouts = Timeouts { total: Some(total), ..Timeouts::default() })
     }
 
+    /// The same, calling `notice` with a line for people when it changes requests by itself.
+    #[must_use]
+    pub fn with_notice(self, notice: impl Fn(&str) + 'static) -> Caller {
+        self.with(|inner| inner.notice = Box::new(notice))
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Inner)) -> Caller {
         change(Rc::get_mut(&mut self.inner).expect("set up before it is shared"));
         self
@@ -192,6 +211,12 @@ impl Caller {
     #[must_use]
     pub fn stats(&self) -> CallerStats {
         self.inner.stats.get()
+    }
+
+    /// Returns the parameter that the model has refused, and the name by which it is sent since, if there is one.
+    #[must_use]
+    pub fn renamed_parameter(&self) -> Option<(&'static str, &'static str)> {
+        self.inner.rename.get()
     }
 
     /// What a request costs at the gate, about: the mean of what the last ones came to.
@@ -227,49 +252,105 @@ impl Caller {
         call: &Call,
         read: impl Fn(&[u8]) -> Result<T, Unreadable>,
     ) -> Result<Reply<T>, CallError> {
+        Ok(self.call_within(scope, call, read, None).await?.0)
+    }
+
+    /// As [`call`](Self::call), sent only with a permit of `unsaved`, which is returned with the answer. Whoever holds it until
+    /// the answer is saved bounds what is in flight and what is not saved together. It is acquired after the gate has admitted
+    /// the request, so that the gate sees all that wait.
+    pub(crate) async fn call_within<T>(
+        &self,
+        scope: &Scope,
+        call: &Call,
+        read: impl Fn(&[u8]) -> Result<T, Unreadable>,
+        unsaved: Option<&Arc<Semaphore>>,
+    ) -> Result<(Reply<T>, Option<Permit<Arc<Semaphore>>>), CallError> {
         let inner = &*self.inner;
         inner.check_private()?;
+        let number = inner.calls.get();
+        inner.calls.set(number + 1);
         let mut tries = Tries::default();
         loop {
             let lease = inner.enter(scope, call).await?;
+            let renamed = inner.renamed(call);
+            let sent = renamed.as_ref().unwrap_or(call);
+            let permit = match unsaved {
+                Some(unsaved) => {
+                    let permit = unsaved.acquire_owned().await.ok();
+                    if inner.gate.gate().is_closed() {
+                        return Err(CallError::Closed);
+                    }
+                    permit
+                }
+                None => None,
+            };
             tries.attempts += 1;
-            let failure = match inner.exchange(lease, call).await {
+            let attempt = inner.presence.borrow().sent(number);
+            let (failure, cause, down_for) = match inner.exchange(lease, sent).await {
                 Ok(mut answered) => {
                     let (feedback, report) = inner.hear(&mut answered).await;
-                    match inner.judge(&answered, feedback, &read, &mut tries)? {
+                    let cause = match feedback.verdict {
+                        Verdict::Overloaded { .. } => inner.failed(attempt, Failed::Overloaded, report.down_for),
+                        _ if report.absent => inner.failed(attempt, Failed::Lost, report.down_for),
+                        _ => Cause::Request,
+                    };
+                    let judged = inner.judge(&answered, feedback, &read, &mut tries);
+                    if renamed.is_none() && judged.as_ref().is_err_and(|error| inner.rename(error, call)) {
+                        continue;
+                    }
+                    match judged? {
                         Judged::Served(value) => {
                             let Answered { status, usage, request_id, took, .. } = answered;
-                            return Ok(Reply { value, status, usage, attempts: tries.attempts, request_id, took });
+                            let attempts = tries.attempts;
+                            return Ok((Reply { value, status, usage, attempts, request_id, took }, permit));
                         }
                         Judged::Throttled => {
-                            drop(answered);
+                            drop((answered, permit));
                             if let Some(wait) = report.wait {
                                 sleep(wait).await;
                             }
                             continue;
                         }
-                        Judged::Again(failure) => failure,
+                        Judged::Again(failure) => (failure, cause, report.down_for),
                     }
                 }
                 Err(NoAnswer { error, down_for }) => {
                     inner.count(|stats| stats.failed += 1);
-                    // Nothing of the request has reached the server: that says nothing about the request.
-                    if let Some(down_for) = down_for.filter(|_| error.is_before_sending()) {
-                        if down_for < inner.retries.outage_max {
-                            continue;
-                        }
-                        return Err(inner.shut(inner.gone_for_good(down_for, &error.to_string())));
-                    }
-                    Failure { reason: inner.messages.redact(&error.to_string()).into_owned(), delay: None }
+                    let how = if is_unsent(&error) { Failed::Unsent } else { Failed::Lost };
+                    let cause = inner.failed(attempt, how, down_for);
+                    let reason = inner.messages.redact(&error.to_string()).into_owned();
+                    (Failure { reason, delay: None }, cause, down_for)
                 }
             };
+            drop(permit);
+            if let Some(down_for) = down_for.filter(|_| cause == Cause::Away) {
+                if down_for >= inner.retries.outage_max {
+                    return Err(CallError::Shut { reason: inner.away_too_long(down_for, &failure.reason) });
+                }
+                // The gate lets one request at a time try.
+                continue;
+            }
             let random = inner.random.borrow_mut().u64(..);
+            if cause == Cause::Away {
+                let delay = inner.retries.backoff.with_retries(u32::MAX).delay(tries.unsent, random, None);
+                tries.unsent = tries.unsent.saturating_add(1).min(u32::MAX - 1);
+                sleep(delay.unwrap_or_default()).await;
+                continue;
+            }
             let Some(delay) = inner.retries.backoff.delay(tries.failed, random, failure.delay) else {
-                return Err(CallError::Unavailable { attempts: tries.attempts, reason: failure.reason });
+                return Err(match cause {
+                    Cause::Unreached => CallError::Shut { reason: inner.unreached(tries.attempts, &failure.reason) },
+                    _ => CallError::Unavailable { attempts: tries.attempts, reason: failure.reason },
+                });
             };
             tries.failed += 1;
             tracing::debug!(reason = failure.reason, ?delay, "trying again");
+            let outages = inner.presence.borrow().outages();
             sleep(delay).await;
+            // The first failures of an outage come before it is known as one.
+            if inner.presence.borrow().outages() > outages {
+                tries.failed -= 1;
+            }
         }
     }
 }
@@ -457,6 +538,9 @@ impl Inner {
         let feedback = self.gate.on_answer(&self.listener, sent, *status, headers, body);
         let lease = answered.lease.as_ref().expect("held until now");
         let report = lease.borrow_mut().report(&self.listener, &feedback);
+        if !report.absent {
+            self.presence.borrow_mut().answered();
+        }
         if feedback.verdict == Verdict::Proceed {
             answered.lease = None;
             // In the first turn requests are sent, and in the second nobody's answer is read before the last of them is.
@@ -549,6 +633,33 @@ impl Inner {
         Err(CallError::Refused { status, message, body: body.clone() })
     }
 
+    /// Returns the call as the model takes it, if an earlier one was refused for a parameter's name.
+    fn renamed(&self, call: &Call) -> Option<Call> {
+        let (from, to) = self.rename.get()?;
+        let body = parameter::renamed(&call.body, from, to)?;
+        Some(Call { body: body.into(), ..call.clone() })
+    }
+
+    /// Takes note of a parameter that the model refuses and that has another name. Returns `true` if that is why `call` was
+    /// refused: it is sent again.
+    fn rename(&self, error: &CallError, call: &Call) -> bool {
+        let CallError::Refused { status: 400 | 422, body, .. } = error else { return false };
+        let Some(to) = parameter::refused(body).as_deref().and_then(parameter::other_name) else { return false };
+        let Some(from) = parameter::other_name(to) else { return false };
+        if parameter::renamed(&call.body, from, to).is_none() {
+            return false;
+        }
+        if self.rename.replace(Some((from, to))).is_none() {
+            tracing::warn!(from, to, "the model refuses a parameter; it is sent by its other name from now on");
+            (self.notice)(&format!("the model does not take {from}; {to} is sent instead"));
+        }
+        true
+    }
+
+    fn failed(&self, attempt: Sent, how: Failed, down_for: Option<Duration>) -> Cause {
+        self.presence.borrow_mut().failed(attempt, how, down_for, self.listener.now())
+    }
+
     /// Tells everybody who waits: none of them would fare better.
     fn shut(&self, reason: String) -> CallError {
         if let Some(limit) = self.gate.stats().limits.first() {
@@ -557,9 +668,21 @@ impl Inner {
         CallError::Shut { reason }
     }
 
-    fn gone_for_good(&self, down_for: Duration, error: &str) -> String {
-        let (error, seconds) = (self.messages.redact(error), down_for.as_secs());
-        format!("{} has not answered for {seconds} s ({error}); run the same command again when it is back", self.base)
+    fn away_too_long(&self, down_for: Duration, error: &str) -> String {
+        let seconds = down_for.as_secs();
+        format!(
+            "{} has not answered for {seconds} s, which is the longest outage to wait for ({error}); run the same command \
+             again when it is back",
+            self.base
+        )
+    }
+
+    fn unreached(&self, attempts: u32, error: &str) -> String {
+        format!(
+            "no answer from {} after {attempts} attempts ({error}); check the address and that the server runs, then run the \
+             same command again",
+            self.base
+        )
     }
 
     fn wrong_key(&self, status: u16, body: &[u8]) -> String {
@@ -588,6 +711,11 @@ impl Inner {
         let line = excerpt(said.as_deref().map_or(body, str::as_bytes));
         if line.is_empty() { "(no message)".into() } else { line }
     }
+}
+
+/// Whether the server could not be reached. An address that cannot be requested is not a matter of the server.
+fn is_unsent(error: &tidegate_http::Error) -> bool {
+    error.is_before_sending() && !matches!(error, tidegate_http::Error::BadUrl { .. })
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -21,6 +21,9 @@ pub struct FoundReport {
     pub refused: u64,
     /// Requests that were sent to find out whether the server accepts again.
     pub probes: u64,
+    /// The limits are those of an earlier run, not contradicted so far.
+    #[serde(default)]
+    pub remembered: bool,
     /// For people: `10 requests per second`, `no limit`.
     pub text: String,
 }
@@ -42,6 +45,7 @@ impl From<Found> for FoundReport {
             state: state.into(),
             refused: found.refused,
             probes: found.probes,
+            remembered: found.remembered,
             text: found.to_string(),
         }
     }

@@ -26,7 +26,7 @@
 //!
 //! # Where to read
 //! `caller.rs` is one request, `call.rs` what goes in and comes out, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
-//! what it will cost, `quotas.rs` the limits, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
+//! what it will cost, `quotas.rs` the limits, `concurrency.rs` how many requests in flight use them up, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 //!
 //! # Without PDFs
@@ -45,6 +45,7 @@ mod calibration;
 mod call;
 mod call_error;
 mod caller;
+mod concurrency;
 mod estimate;
 #[cfg(feature = "pdf")]
 mod explain;
@@ -57,7 +58,9 @@ mod output;
 #[cfg(feature = "pdf")]
 mod outputs;
 mod pace;
+mod parameter;
 pub mod plan;
+mod presence;
 mod provider;
 mod question;
 mod quotas;
@@ -69,6 +72,7 @@ pub use base_url::{BadBaseUrl, BaseUrl};
 pub use call::{Call, CallerStats, Reply, Retries};
 pub use call_error::CallError;
 pub use caller::Caller;
+pub use concurrency::{AUTO_CONCURRENCY_MAX, AUTO_FILES_MAX, AutoConcurrency, Wanted};
 pub use estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};
 #[cfg(feature = "pdf")]
 pub use explain::{
@@ -80,13 +84,13 @@ pub use key::{ApiKey, KeyError};
 #[cfg(feature = "pdf")]
 pub use output::{
     Entry, Explanations, FailureGroup, FailureNote, FileReport, LimitReport, NotExplanations, REPORT_SCHEMA, Report,
-    SCHEMA, SeenAs, Status, Totals, to_markdown,
+    SCHEMA, SeenAs, Status, Totals, WarningGroup, to_markdown,
 };
-pub use pace::{Look, Pace};
+pub use pace::{LastMinute, Look, Pace};
 pub use provider::local;
 pub use provider::{Asked, Asking, BadModel, Dialect, Local, Parameters, Provider, Remote, Unreadable};
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
-pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind};
+pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind, WindowLengths};
 #[cfg(feature = "pdf")]
 pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
 pub use store::{Kept, Key, Promise, Record, Store, StoreError, StoreStats};

@@ -10,8 +10,8 @@ use tidegate_loop::to_thread;
 use tidegate_pdf::{Document, Want};
 
 use crate::output::atomic::{self, Pending};
-use crate::output::{Entry, Explanations, html, mark, to_markdown};
-use crate::question::Picture;
+use crate::output::html::{self, Picture};
+use crate::output::{Entry, Explanations, mark, to_markdown};
 
 /// An output that could not be written.
 #[derive(Debug)]
@@ -122,9 +122,10 @@ enum Drawn {
 }
 
 async fn draw(document: &Document, page: u32, px: u32) -> Drawn {
-    match document.page(page, Want::picture(px)).await {
+    match document.page(page, Want::small_picture(px)).await {
         Ok(page) => page.picture.map_or(Drawn::None, |picture| {
-            Drawn::Picture(Picture { png: picture.png.into(), width: picture.width, height: picture.height })
+            let tidegate_pdf::Picture { width, height, format, bytes, .. } = picture;
+            Drawn::Picture(Picture { format, bytes, width, height })
         }),
         Err(error) => Drawn::Failed(error.to_string()),
     }

@@ -9,10 +9,53 @@ use std::time::{Duration, Instant};
 use tidegate_limit::{Admission, Cost, Snapshot};
 
 /// The rate is that of this long.
-pub(crate) const RECENT: Duration = Duration::from_secs(20);
+const RECENT: Duration = Duration::from_secs(20);
 
 /// Looks that are remembered, at the most.
 const LOOKS_MAX: usize = 256;
+
+/// Counts what happened in the last minute. The rate is a count, not an estimate: after ten seconds it is that of ten
+/// seconds, so a burst at the start does not look like a rate above the limit.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use tidegate_batch::LastMinute;
+///
+/// let (began, seconds) = (Instant::now(), Duration::from_secs);
+/// let mut rate = LastMinute::default();
+/// rate.count(began, 60);
+/// rate.count(began + seconds(30), 1);
+/// assert_eq!(rate.per_minute(began + seconds(30)), 61);
+/// assert_eq!(rate.per_minute(began + seconds(61)), 1);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LastMinute {
+    /// The first instant of a second and the count in it; the oldest first.
+    seconds: VecDeque<(Instant, u64)>,
+}
+
+impl LastMinute {
+    /// Counts `number` more at `now`.
+    pub fn count(&mut self, now: Instant, number: u64) {
+        match self.seconds.back_mut() {
+            Some((at, count)) if now.saturating_duration_since(*at) < Duration::from_secs(1) => *count += number,
+            _ => self.seconds.push_back((now, number)),
+        }
+        while self.seconds.front().is_some_and(|(at, _)| !is_within_minute(*at, now)) {
+            self.seconds.pop_front();
+        }
+    }
+
+    /// Returns the count of the minute before `now`.
+    #[must_use]
+    pub fn per_minute(&self, now: Instant) -> u64 {
+        self.seconds.iter().filter(|(at, _)| is_within_minute(*at, now)).map(|(_, count)| count).sum()
+    }
+}
+
+fn is_within_minute(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < Duration::from_secs(60)
+}
 
 /// A run at one instant, as far as it matters to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limit::store::{Store as QuotaStore, StoreError as QuotaStoreError};
+use tidegate_limit::store::{Durability, Store as QuotaStore, StoreError as QuotaStoreError};
 use tidegate_limit::{ConfigError, Gate, Limit, Window};
 
 /// How many requests are under way at once in all, unless told otherwise.
@@ -13,6 +13,10 @@ pub const GLOBAL_CONCURRENCY: u64 = 200;
 
 /// How many requests of a day are written down ahead; after a crash at most so many are counted too many.
 const RPD_BATCH: u64 = 20;
+
+/// The share of a minute's amount that is written to the file ahead: at most this part is counted too high after a crash,
+/// and a full minute needs about this many writes.
+const MINUTE_BATCHES: u64 = 16;
 
 /// How the server counts a minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +29,19 @@ pub enum WindowKind {
     Bucket,
     /// Minutes of the clock, from second 00 to second 59.
     Minute,
+}
+
+/// How long the windows of single limits are, where they are not [`Quotas::minute`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowLengths {
+    /// Of requests.
+    pub rpm: Option<Duration>,
+    /// Of tokens.
+    pub tpm: Option<Duration>,
+    /// Of input tokens.
+    pub itpm: Option<Duration>,
+    /// Of output tokens.
+    pub otpm: Option<Duration>,
 }
 
 /// The limits of a run. `None` is no limit.
@@ -54,11 +71,13 @@ pub struct Quotas {
     pub window: WindowKind,
     /// How long that minute is: shorter for rehearsals.
     pub minute: Duration,
+    /// How long the windows of single limits are: 10 requests per second are `rpm: Some(10)` with a window of a second.
+    pub lengths: WindowLengths,
     /// Where the day begins at midnight.
     pub day_zone: Arc<str>,
     /// Requests under way at once.
     pub global_concurrency: u64,
-    /// Where the day's count is kept, so that it survives a restart; without, it starts from zero.
+    /// Where the counts of the minute and of the day are kept across restarts. Without a file they start from zero.
     pub file: Option<PathBuf>,
 }
 
@@ -72,6 +91,7 @@ impl Default for Quotas {
             rpd: None,
             window: WindowKind::Strict,
             minute: Duration::from_secs(60),
+            lengths: WindowLengths::default(),
             day_zone: "America/Los_Angeles".into(),
             global_concurrency: GLOBAL_CONCURRENCY,
             file: None,
@@ -85,7 +105,7 @@ impl Default for Quotas {
 pub enum QuotaError {
     /// A limit that makes no sense.
     Limit(ConfigError),
-    /// The day's count cannot be kept.
+    /// The counts cannot be kept in their file.
     File(QuotaStoreError),
 }
 
@@ -104,16 +124,17 @@ impl Quotas {
     /// The limits, as a gate knows them.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
-        let window = || match self.window {
-            WindowKind::Strict => Window::strict(self.minute),
-            WindowKind::Bucket => Window::bucket(self.minute),
-            WindowKind::Minute => Window::Aligned(self.minute),
+        let window = |length: Option<Duration>| match (self.window, length.unwrap_or(self.minute)) {
+            (WindowKind::Strict, length) => Window::strict(length),
+            (WindowKind::Bucket, length) => Window::bucket(length),
+            (WindowKind::Minute, length) => Window::Aligned(length),
         };
+        let WindowLengths { rpm, tpm, itpm, otpm } = self.lengths;
         let mut limits = vec![Limit::concurrency("global", self.global_concurrency)];
-        limits.extend(self.rpm.map(|amount| Limit::rpm(amount).window(window())));
-        limits.extend(self.tpm.map(|amount| Limit::tpm(amount).window(window())));
-        limits.extend(self.itpm.map(|amount| Limit::itpm(amount).window(window())));
-        limits.extend(self.otpm.map(|amount| Limit::otpm(amount).window(window())));
+        limits.extend(self.rpm.map(|amount| Limit::rpm(amount).window(window(rpm))));
+        limits.extend(self.tpm.map(|amount| Limit::tpm(amount).window(window(tpm))));
+        limits.extend(self.itpm.map(|amount| Limit::itpm(amount).window(window(itpm))));
+        limits.extend(self.otpm.map(|amount| Limit::otpm(amount).window(window(otpm))));
         limits.extend(self.rpd.map(|amount| Limit::rpd(amount, Arc::clone(&self.day_zone))));
         limits
     }
@@ -126,20 +147,29 @@ impl Quotas {
         self.open().map(|(gate, _)| gate)
     }
 
-    /// A gate with these limits, and the file that the day's count is in: closed after the gate, it has the exact count.
+    /// A gate with these limits, and the file with the counts of the minute and the day: closed after the gate, it has the
+    /// exact counts.
     ///
     /// # Errors
     /// [`QuotaError`].
     pub fn open(&self) -> Result<(Gate, Option<QuotaStore>), QuotaError> {
-        let Some(path) = self.file.as_ref().filter(|_| self.rpd.is_some()) else {
-            let gate = Gate::builder().limits(self.limits()).build().map_err(QuotaError::Limit)?;
+        let limits = self.limits();
+        let is_rated = limits.iter().any(|limit| limit.rated().is_some());
+        let Some(path) = self.file.as_ref().filter(|_| is_rated) else {
+            let gate = Gate::builder().limits(limits).build().map_err(QuotaError::Limit)?;
             return Ok((gate, None));
         };
-        let store = QuotaStore::open(path).map_err(QuotaError::File)?;
-        let journaled = self
-            .limits()
-            .into_iter()
-            .map(|limit| if limit.name() == "rpd" { limit.journaled(RPD_BATCH) } else { limit });
+        // A machine that lost power is back after a minute's window has passed, but not after a day's.
+        let durability = if self.rpd.is_some() { Durability::PowerLoss } else { Durability::Crash };
+        let store = QuotaStore::open_with(path, durability).map_err(QuotaError::File)?;
+        let journaled = limits.into_iter().map(|limit| match limit.rated() {
+            None => limit,
+            Some(_) if limit.name() == "rpd" => limit.journaled(RPD_BATCH),
+            Some(_) => {
+                let batch = (limit.amount() / MINUTE_BATCHES).max(1);
+                limit.journaled(batch)
+            }
+        });
         let builder = Gate::builder().limits(journaled).store(&store).map_err(QuotaError::File)?;
         Ok((builder.build().map_err(QuotaError::Limit)?, Some(store)))
     }
@@ -170,6 +200,55 @@ mod tests {
         };
         assert_eq!(count(7), 7);
         assert_eq!(count(0), 7);
+    }
+
+    #[test]
+    fn each_limit_has_a_window_of_its_own() {
+        let lengths = WindowLengths { rpm: Some(Duration::from_secs(1)), ..WindowLengths::default() };
+        let limits = Quotas { rpm: Some(10), tpm: Some(90_000), lengths, ..Quotas::default() }.limits();
+        let window = |name: &str| limits.iter().find(|limit| limit.name() == name).unwrap().rated().unwrap().1.clone();
+        assert_eq!(window("rpm"), Window::strict(Duration::from_secs(1)));
+        assert_eq!(window("tpm"), Window::strict(Duration::from_secs(60)));
+    }
+
+    /// Sends `requests` of 100 tokens and returns what is counted in the minute. `closed`: ends in order, not by a crash.
+    fn count_in_minute(quotas: &Quotas, requests: usize, closed: bool) -> [u64; 2] {
+        let quotas = quotas.clone();
+        tidegate_loop::run(async move {
+            let (gate, store) = quotas.open().unwrap();
+            for _ in 0..requests {
+                gate.enter(gate.unscoped(), Cost::tokens(100)).await.unwrap().sent();
+            }
+            let used = ["rpm", "tpm"].map(|limit| gate.stats().limit(limit).unwrap().used);
+            if closed {
+                gate.close();
+            }
+            store.unwrap().close();
+            used
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_minutes_counts_survive_a_restart_and_a_crash() {
+        for window in [WindowKind::Strict, WindowKind::Minute] {
+            let directory = tempfile::tempdir().unwrap();
+            let quotas = Quotas {
+                rpm: Some(100),
+                tpm: Some(100_000),
+                window,
+                // Long enough that it does not end while the test runs, however slow the machine is.
+                minute: Duration::from_secs(100 * 365 * 86_400),
+                file: Some(directory.path().join("quota.db")),
+                ..Quotas::default()
+            };
+            assert_eq!(count_in_minute(&quotas, 7, true), [7, 700]);
+            assert_eq!(count_in_minute(&quotas, 5, false), [12, 1_200]);
+            let [requests, tokens] = count_in_minute(&quotas, 0, true);
+            // At most a reservation too many.
+            assert!((12..=12 + 100 / 16).contains(&requests), "{requests}");
+            assert!((1_200..=1_200 + 100_000 / 16).contains(&tokens), "{tokens}");
+        }
     }
 
     #[test]

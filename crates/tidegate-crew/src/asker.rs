@@ -296,12 +296,10 @@ impl Inner {
         let mut task = Task::new(TASK).kwarg(ARGUMENT, serde_json::to_value(page).unwrap_or(Value::Null));
         task.id = id.clone();
         let mut envelope = Envelope::of(&task, &self.queue, native::encode(&task));
-        // Brokers that remember no ids remember keys.
+        // Brokers that remember no ids remember keys; a publish that fails leaves none behind.
         envelope.unique = Some(Unique { key: id.to_string(), hold: ASKED_FOR, past_settle: true });
         patiently(|| {
             let stored = self.broker.publish(vec![envelope.clone()]);
-            // Whether a first attempt that failed has taken the key without storing the task, nobody knows.
-            envelope.unique = None;
             Box::pin(async {
                 match stored.await?.pop() {
                     Some(Published::Refused { reason } | Published::Unknown { reason }) => {

@@ -1,7 +1,6 @@
 //! How far a run has come: counted as it happens, shown when somebody looks.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use tidegate_limit::{Admission, Cost, Snapshot};
 
 use super::stop::Stop;
 use crate::output::Status;
-use crate::pace::{Look, Pace, RECENT};
+use crate::pace::{LastMinute, Look, Pace};
 use crate::provider::Provider;
 use crate::question::Usage;
 
@@ -23,9 +22,9 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Each file, in the order they were given.
     pub files: Vec<FileProgress>,
-    /// Pages of all files that have been opened so far.
+    /// Pages of all files that have been counted so far.
     pub pages: u64,
-    /// Whether more may come: some file has not been opened.
+    /// Whether more may come: the pages of some file have not been counted.
     pub more: bool,
     /// Pages explained, kept ones included.
     pub done: u64,
@@ -39,7 +38,7 @@ pub struct Progress {
     pub asking: u64,
     /// Tokens paid for so far.
     pub tokens: Usage,
-    /// Pages a minute, lately; those that were kept do not count.
+    /// Pages answered in the last minute; those that were kept do not count.
     pub pages_per_minute: f64,
     /// How long it will take: as long as the limits say, or longer where the rest is slower; `None` while nobody can tell.
     /// Of a run that stops, until what is under way is done.
@@ -58,7 +57,7 @@ pub struct FileProgress {
     pub name: String,
     /// Where it stands.
     pub state: FileState,
-    /// Pages that were chosen; 0 until it is open.
+    /// Pages that were chosen; 0 until they are counted.
     pub pages: u64,
     /// Pages explained, kept ones included.
     pub done: u64,
@@ -95,14 +94,15 @@ pub(super) struct Board {
     began: Instant,
     files: Vec<FileProgress>,
     tokens: Usage,
-    /// When pages were answered, lately.
-    answered: VecDeque<Instant>,
+    /// Which files' pages have been counted.
+    counted: Vec<bool>,
+    answered: LastMinute,
     pace: Pace,
 }
 
 impl Board {
     pub(super) fn new(names: impl Iterator<Item = String>, now: Instant) -> Board {
-        let files = names
+        let files: Vec<FileProgress> = names
             .map(|name| FileProgress {
                 name,
                 state: FileState::Waiting,
@@ -114,7 +114,14 @@ impl Board {
                 asking: 0,
             })
             .collect();
-        Board { began: now, files, tokens: Usage::default(), answered: VecDeque::new(), pace: Pace::new(now) }
+        Board {
+            began: now,
+            counted: vec![false; files.len()],
+            files,
+            tokens: Usage::default(),
+            answered: LastMinute::default(),
+            pace: Pace::new(now),
+        }
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
@@ -124,7 +131,22 @@ impl Board {
 
     pub(super) fn opened(&mut self, file: usize, pages: usize) {
         self.files[file].state = FileState::Running;
+        self.counted(file, pages);
+    }
+
+    /// Records how many pages of a file were chosen.
+    pub(super) fn counted(&mut self, file: usize, pages: usize) {
         self.files[file].pages = pages as u64;
+        self.counted[file] = true;
+    }
+
+    pub(super) fn is_counted(&self, file: usize) -> bool {
+        self.counted[file]
+    }
+
+    /// Returns the number of files whose pages have not been counted.
+    pub(super) fn uncounted(&self) -> u64 {
+        self.counted.iter().filter(|counted| !**counted).count() as u64
     }
 
     pub(super) fn state(&mut self, file: usize, state: FileState) {
@@ -151,10 +173,7 @@ impl Board {
             progress.kept += 1;
         } else if status == Status::Done {
             self.tokens += usage;
-            self.answered.push_back(now);
-        }
-        while self.answered.front().is_some_and(|&at| now.saturating_duration_since(at) > RECENT) {
-            self.answered.pop_front();
+            self.answered.count(now, 1);
         }
     }
 
@@ -172,17 +191,14 @@ impl Board {
         let (pages, done, failed, skipped) = (sum(|f| f.pages), sum(|f| f.done), sum(|f| f.failed), sum(|f| f.skipped));
         let (kept, asking) = (sum(|f| f.kept), sum(|f| f.asking));
         let elapsed = now.saturating_duration_since(self.began);
-        let lately = self.answered.iter().filter(|&&at| now.saturating_duration_since(at) <= RECENT).count();
-        let window = elapsed.min(RECENT).as_secs_f64();
-        let per_second = if window > 0.0 { lately as f64 / window } else { 0.0 };
-        let more = self.files.iter().any(|file| file.state == FileState::Waiting);
+        let more = self.uncounted() > 0;
         let stats = gate.stats();
         let left = match stopping {
             true => stats.current,
             false => pages.saturating_sub(done + failed + skipped),
         };
         let look = Look::new(now, (done + failed).saturating_sub(kept), left, gate, &stats, cost);
-        // Nobody knows how many pages there are in what has not been opened.
+        // Unknown while pages are being counted.
         let remaining = self.pace.time_left(look).filter(|_| stopping || !more);
         Progress {
             elapsed,
@@ -195,7 +211,7 @@ impl Board {
             skipped,
             asking,
             tokens: self.tokens,
-            pages_per_minute: per_second * 60.0,
+            pages_per_minute: self.answered.per_minute(now) as f64,
             remaining,
             stopping,
             gate: stats,
@@ -260,8 +276,8 @@ mod tests {
         let progress = board.progress(&gate, &Cost::request(), false, at(60));
         assert_eq!((progress.done, progress.kept, progress.tokens.total()), (61, 1, 660));
         assert!((57.0..=66.0).contains(&progress.pages_per_minute), "{}", progress.pages_per_minute);
-        assert_eq!(progress.remaining, None, "b has not been opened");
-        board.opened(1, 0);
+        assert_eq!(progress.remaining, None, "the pages of b have not been counted");
+        board.counted(1, 0);
         let remaining = board.progress(&gate, &Cost::request(), false, at(60)).remaining.unwrap();
         assert!((35..=42).contains(&remaining.as_secs()), "{remaining:?}");
     }

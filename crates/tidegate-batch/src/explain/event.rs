@@ -45,6 +45,10 @@ pub enum Event<'a> {
         file: usize,
         /// Its name.
         name: &'a str,
+        /// How many of its pages were chosen.
+        pages: u64,
+        /// How many of them are explained.
+        done: u64,
         /// What was written.
         outputs: &'a [PathBuf],
     },
@@ -75,9 +79,9 @@ pub enum PageStatus<'a> {
         /// For people.
         reason: &'a str,
     },
-    /// It has no text that can be read, and the provider does not look at pictures.
+    /// It is blank, or it has no text that can be read and the provider does not look at pictures.
     Skipped {
-        /// What is wrong with its text.
+        /// Why it was not sent.
         reason: &'a str,
     },
 }

@@ -13,7 +13,6 @@ use std::time::Instant;
 use tidegate_limit::Scope;
 use tidegate_loop::spawn;
 use tidegate_pdf::Document;
-use tidegate_pool::Pool;
 use tidegate_sync::{Permit, Queue, Semaphore};
 
 use super::board::FileState;
@@ -21,15 +20,13 @@ use super::event::{Event, PageStatus};
 use super::job::Job;
 use super::page::{Manner, Prepared, Ready, Texts};
 use crate::call_error::CallError;
-use crate::output::report::{FailureGroup, FileReport};
-use crate::output::{Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
+use crate::output::report::{FailureGroup, FileReport, WarningGroup};
+use crate::output::{BLANK, Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
 use crate::outputs;
+use crate::parameter;
 use crate::provider::Asked;
 use crate::question::{Answer, Usage};
 use crate::store::{Kept, Promise, Record, StoreError};
-
-/// Pages in memory for each that may be under way: the next wait at the gate, and the last for the disk.
-const PAGES_HELD: usize = 2;
 
 /// A page's result, on its way to being recorded.
 struct Outcome {
@@ -58,7 +55,9 @@ enum What {
     Skipped {
         reason: String,
     },
-    /// Nobody was asked.
+    /// There is nothing on the page.
+    Blank,
+    /// The page was not asked about, or its answer could not be kept.
     Missing,
 }
 
@@ -104,7 +103,8 @@ impl Run {
     async fn ask_all(self: &Rc<Self>, document: &Document, pages: &[u32], cap: u32) {
         let job = &self.job;
         let scope = job.gate.scope(self.name.as_str(), u64::from(cap));
-        let pool = Pool::new(cap as usize * PAGES_HELD);
+        let lane = job.lanes.open(&scope, cap, pages.len());
+        let pool = lane.pool();
         let manner = Manner {
             prompt: &job.options.prompt,
             language: &job.options.language,
@@ -119,11 +119,16 @@ impl Run {
             if job.stop.is_asked() {
                 break;
             }
+            lane.prepared();
             let ready = match texts.prepare(page, &manner).await {
                 Prepared::Ask(ready) => ready,
                 Prepared::Skip { reason, quality, warnings } => {
                     let about = About { seen_as: None, quality: Some(quality), warnings };
                     self.deliver(page, about, What::Skipped { reason });
+                    continue;
+                }
+                Prepared::Blank => {
+                    self.deliver(page, About::default(), What::Blank);
                     continue;
                 }
                 Prepared::Unreadable { reason } => {
@@ -180,11 +185,10 @@ impl Run {
         let what = match asked {
             Ok(Asked { answer, attempts, .. }) => {
                 job.answered();
-                if let Err(error) = keep(Kept::Answered(answer.clone()), attempts).await {
-                    // Paid for, so it is shown; but no more is to be paid for that cannot be kept.
-                    job.stop_because(&error.to_string());
+                match self.keep_answer(|| keep(Kept::Answered(answer.clone()), attempts)).await {
+                    true => What::Answered(answer),
+                    false => What::Missing,
                 }
-                What::Answered(answer)
             }
             Err(CallError::Closed) => What::Missing,
             Err(CallError::Shut { reason }) => {
@@ -201,6 +205,13 @@ impl Run {
                 job.stop_because(&format!("{error}; {advice}"));
                 What::Missing
             }
+            // All pages are sent with the same parameters.
+            Err(CallError::Refused { status: 400 | 422, message, body })
+                if let Some(name) = parameter::refused(&body) =>
+            {
+                job.stop_because(&format!("the model does not take the parameter {name}: {message}"));
+                What::Missing
+            }
             Err(error) => {
                 let reason = error.to_string();
                 if matches!(error, CallError::Unavailable { .. } | CallError::Garbled { .. }) {
@@ -215,6 +226,21 @@ impl Run {
             }
         };
         self.deliver(page, about, what);
+    }
+
+    /// Writes an answer that was paid for. If that fails, the run stops: nothing more is to be paid for that cannot be kept. The
+    /// answer is then written once more in a transaction of its own, because one answer may fit where several did not. Returns
+    /// `false` if that fails too: the answer is lost, and the page is asked about again by the next run.
+    async fn keep_answer(&self, put: impl Fn() -> Promise<Result<(), StoreError>>) -> bool {
+        let job = &self.job;
+        let Err(error) = put().await else { return true };
+        job.stop_because(&error.to_string());
+        let _turn = job.rewrites.acquire_owned().await;
+        let kept = put().await.is_ok();
+        if !kept {
+            job.unkept.set(job.unkept.get() + 1);
+        }
+        kept
     }
 
     fn count_asking(self: &Rc<Self>) -> impl Drop + use<> {
@@ -269,6 +295,10 @@ impl Run {
                 entry.status = Status::Skipped;
                 entry.error = Some(FailureNote { code: "no_text".into(), reason });
             }
+            What::Blank => {
+                entry.status = Status::Skipped;
+                entry.error = Some(FailureNote { code: BLANK.into(), reason: "the page is blank".into() });
+            }
             What::Missing => entry.status = Status::Missing,
         }
         let usage = entry.usage.unwrap_or_default();
@@ -305,6 +335,7 @@ impl Run {
             explanations: entries,
         };
         self.group_failures(&explanations);
+        self.group_warnings(&explanations);
         let writing = job.writers.acquire_owned().await;
         // Who stops a run does not want to wait for pictures of a file that is not done.
         let html_px = job.options.html_px.filter(|_| explanations.count(Status::Missing) == 0);
@@ -317,6 +348,7 @@ impl Run {
             kept: counts.kept,
             failed: counts.failed,
             skipped: counts.skipped,
+            blank: explanations.explanations.iter().filter(|entry| entry.is_blank()).count() as u64,
             missing: explanations.count(Status::Missing) as u64,
             ..FileReport::default()
         };
@@ -326,7 +358,8 @@ impl Run {
                 board.state(self.index, FileState::Done);
                 drop(board);
                 report.outputs = paths.iter().map(|path: &PathBuf| path.display().to_string()).collect();
-                self.job.tell(&Event::FileDone { file: self.index, name: &self.name, outputs: &paths });
+                let (pages, done) = (report.pages, report.done);
+                self.job.tell(&Event::FileDone { file: self.index, name: &self.name, pages, done, outputs: &paths });
             }
             Err(error) => {
                 board.state(self.index, FileState::Failed);
@@ -339,6 +372,24 @@ impl Run {
             }
         }
         report
+    }
+
+    /// Reports a warning once per file, with all of its pages.
+    fn group_warnings(&self, explanations: &Explanations) {
+        let mut groups: Vec<WarningGroup> = Vec::new();
+        for entry in &explanations.explanations {
+            for warning in &entry.warnings {
+                match groups.iter_mut().find(|group| group.warning == *warning) {
+                    Some(group) => group.pages.push(entry.page),
+                    None => groups.push(WarningGroup {
+                        file: self.name.clone(),
+                        pages: vec![entry.page],
+                        warning: warning.clone(),
+                    }),
+                }
+            }
+        }
+        self.job.warnings.borrow_mut().extend(groups);
     }
 
     /// Failures for one reason are told once.

@@ -1,6 +1,7 @@
 //! Which files: those named, and those in the folders named; each once, each with a name of its own for its outputs.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::DirEntry;
 use std::io;
@@ -13,6 +14,8 @@ pub struct Input {
     pub path: PathBuf,
     /// What its outputs are called, without an ending; no other input's.
     pub stem: String,
+    /// Symbolic links to the same file, or the file itself if `path` is the link: found, too, and left out.
+    pub left_out: Vec<PathBuf>,
 }
 
 impl Input {
@@ -100,11 +103,29 @@ fn find_with(paths: &[PathBuf], ending: &'static str, list: List<'_>) -> Result<
             found.push(path.clone());
         }
     }
-    let mut seen = HashSet::new();
+    let mut seen: HashMap<PathBuf, PathBuf> = HashMap::new();
+    let mut left_out: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
     for paths in [&mut found, &mut unreadable] {
-        paths.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
+        paths.retain(|path| match seen.entry(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+            Entry::Vacant(entry) => {
+                entry.insert(path.clone());
+                true
+            }
+            Entry::Occupied(entry) => {
+                let first = entry.get();
+                // The same file named twice, or a file beside its folder, is what was meant.
+                if path != first && (path.is_symlink() || first.is_symlink()) {
+                    left_out.entry(first.clone()).or_default().push(path.clone());
+                }
+                false
+            }
+        });
     }
-    Ok(with_stems(found, unreadable))
+    let mut inputs = with_stems(found, unreadable);
+    for input in &mut inputs {
+        input.left_out = left_out.remove(&input.path).unwrap_or_default();
+    }
+    Ok(inputs)
 }
 
 /// What is hidden is left out, links to folders are not followed: they may lead in circles.
@@ -160,7 +181,7 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
     };
     let paths = [paths, folders].concat();
     let stems: Vec<String> = paths.iter().map(name).collect();
-    paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem }).collect()
+    paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem, left_out: Vec::new() }).collect()
 }
 
 #[cfg(test)]
@@ -184,6 +205,19 @@ mod tests {
         let inputs = find_pdfs(&[root.join("b.PDF"), root.clone(), root.join("deep")]).unwrap();
         let stems: Vec<&str> = inputs.iter().map(|input| input.stem.as_str()).collect();
         assert_eq!(stems, ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn links_to_a_file_that_is_taken_are_left_out_and_named() {
+        let directory = tree(&["a.pdf", "deep/b.pdf"]);
+        let root = directory.path().to_owned();
+        for link in ["c.pdf", "d.pdf"] {
+            std::os::unix::fs::symlink(root.join("a.pdf"), root.join(link)).unwrap();
+        }
+        let inputs = find_pdfs(&[root.clone(), root.join("deep"), root.join("a.pdf")]).unwrap();
+        let found: Vec<_> = inputs.iter().map(|input| (input.path.clone(), input.left_out.clone())).collect();
+        let links = vec![root.join("c.pdf"), root.join("d.pdf")];
+        assert_eq!(found, [(root.join("a.pdf"), links), (root.join("deep/b.pdf"), Vec::new())]);
     }
 
     #[test]

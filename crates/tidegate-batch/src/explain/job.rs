@@ -18,11 +18,13 @@ use super::board::{Board, FileState, Watch};
 use super::event::Event;
 use super::file;
 use super::inputs::Input;
+use super::lanes::Lanes;
 use super::prompt::{DEFAULT_PROMPT, Prompt};
 use super::selection::Selection;
 use super::sizes::{SHARES, Size};
 use super::stop::Stop;
-use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report};
+use crate::concurrency::{Attending, AutoConcurrency, Wanted};
+use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report, WarningGroup};
 use crate::output::{atomic, mark};
 use crate::outputs;
 use crate::provider::Provider;
@@ -55,6 +57,9 @@ pub struct Options {
     pub page_concurrency: Option<u32>,
     /// How many files are under way at once; by their [`Size`] if there is none.
     pub file_concurrency: Option<u32>,
+    /// Raises both, and the gate's limit `global`, as far as the stated limits and the answer times need it; what was stated
+    /// above stays.
+    pub auto_concurrency: Option<AutoConcurrency>,
     /// Pages that the provider would not explain are asked about again.
     pub retry_failed: bool,
     /// What was kept is not looked at; new results take its place.
@@ -81,6 +86,7 @@ impl Options {
             context_pages: 1,
             page_concurrency: None,
             file_concurrency: None,
+            auto_concurrency: None,
             retry_failed: false,
             fresh: false,
             picture_px: 1_400,
@@ -188,10 +194,17 @@ pub(super) struct Job {
     /// KiB of pictures for the provider.
     pub(super) pictures: Arc<Semaphore>,
     pub(super) writers: Arc<Semaphore>,
+    /// Held while an answer is written to the store a second time: one at a time.
+    pub(super) rewrites: Arc<Semaphore>,
+    /// Answers that could not be kept.
+    pub(super) unkept: Cell<u64>,
+    /// The files whose pages are asked about.
+    pub(super) lanes: Lanes,
     on_event: OnEvent,
     /// Pages in a row that nobody answered.
     unanswered: Cell<u32>,
     pub(super) failures: RefCell<Vec<FailureGroup>>,
+    pub(super) warnings: RefCell<Vec<WarningGroup>>,
     /// Of the last file that was opened. The kernel is the same for all.
     confinement: RefCell<Option<Confinement>>,
 }
@@ -218,9 +231,13 @@ impl Explain {
             gate,
             pictures: Arc::new(Semaphore::new(pictures_kib)),
             writers: Arc::new(Semaphore::new(WRITERS)),
+            rewrites: Arc::new(Semaphore::new(1)),
+            unkept: Cell::new(0),
+            lanes: Lanes::default(),
             on_event: Box::new(|_| ()),
             unanswered: Cell::new(0),
             failures: RefCell::default(),
+            warnings: RefCell::default(),
             confinement: RefCell::default(),
             options,
         };
@@ -282,6 +299,7 @@ impl Explain {
             model: job.provider.model().into(),
             stopped: job.stop.reason(),
             failures: job.failures.take(),
+            warnings: job.warnings.take(),
             confinement: job.confinement.take(),
             ..Report::default()
         };
@@ -293,9 +311,12 @@ impl Explain {
             report.totals.kept += file.kept;
             report.totals.failed += file.failed;
             report.totals.skipped += file.skipped;
+            report.totals.blank += file.blank;
             report.totals.missing += file.missing;
             report.totals.files_failed += u64::from(file.pages == 0 && file.error.is_some());
         }
+        report.totals.unkept = job.unkept.get();
+        report.totals.files_uncounted = job.board.borrow().uncounted();
         report.files = reports;
         let traffic = job.provider.traffic();
         report.totals.requests = traffic.sent;
@@ -303,7 +324,7 @@ impl Explain {
         // Answers that came to nothing were paid for, too.
         let paid = Some(traffic.usage).filter(|usage| usage.total() > 0);
         report.totals.tokens = paid.unwrap_or_else(|| job.board.borrow().tokens());
-        report.set_limits(&job.gate.stats());
+        report.set_limits(&job.gate.stats(), job.lanes.cap_max());
         report.seconds = began.elapsed().as_secs_f64();
         // What the gate counts of a day is written down as it really was.
         job.gate.close();
@@ -330,6 +351,13 @@ impl Job {
         let options = &self.options;
         let total = options.file_concurrency.map_or(SHARES, |files| files.max(1) as usize);
         let shares = Arc::new(Semaphore::new(total));
+        let attending = options.auto_concurrency.clone().map(|auto| {
+            let (job, shares) = (Rc::clone(self), Arc::clone(&shares));
+            let (provider, bounds) = (Rc::clone(&self.provider), auto.clone());
+            let apply = move |wanted: Wanted| job.widen(&bounds, wanted, &shares);
+            Attending::start(auto.attend(self.gate.clone(), move || provider.typical_cost(), apply))
+        });
+        let counting = Attending::start(Rc::clone(self).count_pages());
         let mut running = Vec::new();
         for (index, input) in options.inputs.iter().enumerate() {
             if self.stop.is_asked() {
@@ -369,13 +397,34 @@ impl Job {
                 Err(report) => report,
             });
         }
-        reports.resize_with(options.inputs.len(), FileReport::default);
+        drop((attending, counting));
+        let board = self.board.borrow();
+        for index in reports.len()..options.inputs.len() {
+            let pages = board.file(index).pages;
+            reports.push(FileReport { pages, missing: pages, ..FileReport::default() });
+        }
         reports
+    }
+
+    /// Has as many pages in flight, and as many files open, as fill the quota.
+    fn widen(&self, auto: &AutoConcurrency, wanted: Wanted, shares: &Semaphore) {
+        if self.options.page_concurrency.is_none() {
+            self.lanes.widen(wanted.needed);
+        }
+        let (files, pages) = self.lanes.possible();
+        let may_open = self.options.file_concurrency.is_none() && shares.waiters() > 0 && wanted.is_bound;
+        if may_open && auto.needs_file(wanted.needed, files, pages) {
+            // Enough for one file of any size.
+            shares.add_permits(Size::Large.share());
+        }
     }
 
     fn file_failed(&self, index: usize, reason: String) -> FileReport {
         let name = self.options.inputs[index].name();
-        self.board.borrow_mut().state(index, FileState::Failed);
+        let mut board = self.board.borrow_mut();
+        board.state(index, FileState::Failed);
+        board.counted(index, 0);
+        drop(board);
         self.tell(&Event::FileFailed { file: index, name: &name, reason: &reason });
         let group = FailureGroup { file: name, pages: Vec::new(), code: "unreadable".into(), reason: reason.clone() };
         self.failures.borrow_mut().push(group);

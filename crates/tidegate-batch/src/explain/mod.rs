@@ -3,10 +3,12 @@
 //! (`inputs.rs`), which pages (`selection.rs`), how many at once (`sizes.rs`), what is asked (`prompt.rs`).
 
 mod board;
+mod count;
 mod event;
 mod file;
 pub(crate) mod inputs;
 mod job;
+mod lanes;
 mod page;
 mod prompt;
 mod selection;

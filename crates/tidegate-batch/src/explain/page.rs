@@ -17,6 +17,8 @@ const VERSION: &[u8] = b"tidegate/explanation/1";
 pub(super) struct ReadPage {
     text: String,
     quality: Quality,
+    /// Nothing was found on the page; its picture decides.
+    may_be_blank: bool,
     warnings: Vec<String>,
 }
 
@@ -37,6 +39,8 @@ pub(super) enum Prepared {
         quality: String,
         warnings: Vec<String>,
     },
+    /// There is nothing on the page: the provider is not asked.
+    Blank,
     /// It cannot be read.
     Unreadable {
         reason: String,
@@ -81,14 +85,14 @@ impl<'a> Texts<'a> {
                 let read = match self.document.page(number, Want::text()).await {
                     Ok(page) => {
                         let warnings = page.warnings.iter().map(ToString::to_string).collect();
-                        let (text, quality) = match page.text {
+                        let (text, quality, may_be_blank) = match page.text {
                             Some(text) => {
-                                let quality = text.quality();
-                                (text.text, quality)
+                                let (quality, may_be_blank) = (text.quality(), text.may_be_blank());
+                                (text.text, quality, may_be_blank)
                             }
-                            None => (String::new(), Quality::Missing),
+                            None => (String::new(), Quality::Missing, false),
                         };
-                        Ok(ReadPage { text, quality, warnings })
+                        Ok(ReadPage { text, quality, may_be_blank, warnings })
                     }
                     Err(error) => Err(error.to_string()),
                 };
@@ -112,15 +116,25 @@ impl<'a> Texts<'a> {
     /// The question about `page`.
     pub(super) async fn prepare(&mut self, page: u32, manner: &Manner<'_>) -> Prepared {
         self.fetch(page).await;
-        let ReadPage { mut text, quality, warnings } = match &self.read[&page] {
+        let ReadPage { mut text, quality, may_be_blank, mut warnings } = match &self.read[&page] {
             Ok(read) => read.clone(),
             Err(reason) => return Prepared::Unreadable { reason: reason.clone() },
         };
         let good = quality.is_good();
         let mut picture = None;
-        if !good && manner.takes_pictures {
-            match self.document.page(page, Want::picture(manner.picture_px)).await {
-                Ok(page) => picture = page.picture,
+        if !good && (manner.takes_pictures || may_be_blank) {
+            let want = Want::picture(manner.picture_px);
+            let want = if may_be_blank { want.and_text() } else { want };
+            match self.document.page(page, want).await {
+                Ok(page) if page.is_blank() => return Prepared::Blank,
+                Ok(page) => {
+                    for warning in page.warnings.iter().map(ToString::to_string) {
+                        if !warnings.contains(&warning) {
+                            warnings.push(warning);
+                        }
+                    }
+                    picture = page.picture.filter(|_| manner.takes_pictures);
+                }
                 Err(error) => return Prepared::Unreadable { reason: error.to_string() },
             }
         }
@@ -144,7 +158,7 @@ impl<'a> Texts<'a> {
             text,
             context: self.around(page),
             picture: picture.map(|picture| Picture {
-                png: picture.png.into(),
+                png: picture.bytes.into(),
                 width: picture.width,
                 height: picture.height,
             }),

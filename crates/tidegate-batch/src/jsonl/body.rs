@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};
-use crate::provider::Dialect;
+use crate::provider::{Dialect, excerpt};
 
 /// What a picture is taken to cost, whose size is not known without unpacking it: a large page.
 const TOKENS_PER_PICTURE: u64 = 1_600;
@@ -80,6 +80,11 @@ pub(super) fn check(dialect: Dialect, path: &str, body: &[u8]) -> Result<(), Str
         _ => &[],
     };
     let object = value.as_object().ok_or("it is not an object")?;
+    // Some gateways put an error of the server behind them into a success.
+    if let Some(error) = object.get("error").filter(|error| !error.is_null()) {
+        let said = error.as_str().or_else(|| error.get("message")?.as_str()).map(str::to_owned);
+        return Err(format!("it is an error: {}", excerpt(said.unwrap_or_else(|| error.to_string()).as_bytes())));
+    }
     match wanted.is_empty() || wanted.iter().any(|name| object.contains_key(*name)) {
         true => Ok(()),
         false => Err(format!("it has no {:?}", wanted[0])),
@@ -136,5 +141,15 @@ mod tests {
         assert!(ok(Dialect::OpenAi, "/embeddings", b"{}"));
         assert!(!ok(Dialect::OpenAi, "/embeddings", b"<html>"));
         assert!(!ok(Dialect::Gemini, "/x", b"{}"));
+    }
+
+    #[test]
+    fn an_error_in_a_success_is_an_error_and_says_what_the_server_said() {
+        for path in ["/chat/completions", "/embeddings", "/responses"] {
+            let body = br#"{"error":{"message":"upstream is away","code":502},"choices":[]}"#;
+            assert_eq!(check(Dialect::OpenAi, path, body).unwrap_err(), "it is an error: upstream is away");
+            assert_eq!(check(Dialect::OpenAi, path, br#"{"error":"away"}"#).unwrap_err(), "it is an error: away");
+        }
+        assert!(check(Dialect::OpenAi, "/responses", br#"{"error":null,"output":[]}"#).is_ok());
     }
 }

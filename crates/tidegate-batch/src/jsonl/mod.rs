@@ -28,13 +28,14 @@
 //! # What it promises
 //! - **Nothing is asked twice.** A result counts when it is on the disk. Whatever happens, the same call again sends only
 //!   what has no result yet; what a crash left of a line is repaired. A crash costs what was on its way and what was in the
-//!   group of results that was being written: together at most the requests under way and in line.
+//!   group of results that was being written: together no more than may be in flight.
 //! - **Order.** Results stand in the order in which they came; their ids say whose they are.
 //! - **Memory does not grow with the files**, but for 128 bits an id: requests are read as they are needed, results
 //!   written as they come.
 //! - **Bodies are passed on byte for byte**, in both directions (line ends within an answer become spaces).
 //! - **Failures have lines of their own**: `"error":{"code":…,"message":…}`. What would fail for every request alike (a
-//!   wrong key, no credit) ends the run instead and is no line's failure.
+//!   wrong key, no credit, an unknown model while nothing was answered) ends the run instead and is no line's failure. Eight
+//!   requests in a row without a usable answer end it, too; they have their lines.
 //!
 //! # What is wrong with a line
 //! A file is read once before anything is sent, and if there is anything wrong with a line, or an id occurs twice, nothing
@@ -54,6 +55,7 @@ mod line;
 mod results;
 mod run;
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -66,6 +68,7 @@ pub use results::{Earlier, Output, ResultsError};
 
 use crate::call_error::CallError;
 use crate::caller::Caller;
+use crate::concurrency::AutoConcurrency;
 use crate::plan::Tokens;
 use crate::provider::Dialect;
 use crate::question::Usage;
@@ -94,6 +97,8 @@ pub struct Batch {
     grace: Duration,
     stop: Stop,
     stdout: results::WriteStdout,
+    auto: Option<AutoConcurrency>,
+    counted: Rc<Cell<Option<u64>>>,
 }
 
 /// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
@@ -116,6 +121,8 @@ impl Batch {
             grace: GRACE,
             stop: Stop::default(),
             stdout: results::write_stdout,
+            auto: None,
+            counted: Rc::default(),
         }
     }
 
@@ -150,10 +157,23 @@ impl Batch {
         self
     }
 
+    /// Raises the gate's limit `global` as far as the stated limits and the answer times need it.
+    pub fn auto_concurrency(mut self, auto: Option<AutoConcurrency>) -> Batch {
+        self.auto = auto;
+        self
+    }
+
     /// Told to stop, how long to wait for the answers that are on their way.
     pub fn grace(mut self, grace: Duration) -> Batch {
         self.grace = grace;
         self
+    }
+
+    /// Returns where the number of requests appears once the input has been checked, before anything is sent. It stays
+    /// `None` for a stream, and where bad lines are skipped.
+    #[must_use]
+    pub fn counted(&self) -> Rc<Cell<Option<u64>>> {
+        Rc::clone(&self.counted)
     }
 
     /// The way to stop it while it runs.

@@ -73,7 +73,7 @@ pub struct Entry {
 /// Why a page has no explanation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureNote {
-    /// For programs: `unavailable`, `refused`, `declined`, `too_large`, `garbled`, `shut`, `unreadable`.
+    /// For programs: `unavailable`, `refused`, `declined`, `too_large`, `garbled`, `shut`, `unreadable`, `no_text`, `blank`.
     pub code: String,
     /// For people.
     pub reason: String,
@@ -89,7 +89,7 @@ pub enum Status {
     Done,
     /// It could not be.
     Failed,
-    /// It has no text that could be read, and the provider does not look at pictures.
+    /// It is blank, or it has no text that could be read and the provider does not look at pictures.
     Skipped,
     /// The run ended before it was its turn.
     Missing,
@@ -115,6 +115,17 @@ pub enum SeenAs {
     Text,
     /// Its picture.
     Picture,
+}
+
+/// The code of a page that has nothing on it.
+pub(crate) const BLANK: &str = "blank";
+
+impl Entry {
+    /// Returns `true` if there is nothing on the page, so that there is nothing to explain.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.status == Status::Skipped && self.error.as_ref().is_some_and(|error| error.code == BLANK)
+    }
 }
 
 impl Explanations {

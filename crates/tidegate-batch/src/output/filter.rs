@@ -1,9 +1,10 @@
 //! Markdown that loads and runs nothing when it is previewed. What a model wrote stays as it is, byte for byte, but for
-//! images, raw HTML and links that a web page would not be given: `render.rs` leaves out the same from HTML. Pure.
+//! control characters, images, raw HTML and links that a web page would not be given: `render.rs` leaves out the same from HTML. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use pulldown_cmark::{Event, Options, Parser, Tag};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::render::is_safe;
 
@@ -15,7 +16,10 @@ const ROUNDS_MAX: usize = 16;
 ///
 /// It is meant for a whole document: a reference in one part of it can be defined in another.
 pub(super) fn inert(markdown: String) -> String {
-    let mut text = markdown;
+    let mut text = match without_controls(&markdown) {
+        Cow::Borrowed(_) => markdown,
+        Cow::Owned(shown) => shown,
+    };
     for _ in 0..ROUNDS_MAX {
         let escapes = escapes(&text);
         if escapes.is_empty() {
@@ -39,9 +43,16 @@ fn readings() -> [Options; 3] {
 fn escapes(text: &str) -> BTreeMap<usize, &'static str> {
     let mut escapes = BTreeMap::new();
     for options in readings() {
+        let mut in_code = false;
         for (event, range) in Parser::new_ext(text, options).into_offset_iter() {
             let part = &text[range.clone()];
             match event {
+                Event::Start(Tag::CodeBlock(_)) => in_code = true,
+                Event::End(TagEnd::CodeBlock) => in_code = false,
+                Event::Text(_) if !in_code => {
+                    let tags = part.match_indices('<').filter(|(at, _)| is_lenient_tag(&text[range.start + at..]));
+                    escapes.extend(tags.map(|(at, _)| (range.start + at, "&lt;")));
+                }
                 // An entity, as a backslash means nothing in HTML and so may stand before any of them.
                 Event::Html(_) | Event::InlineHtml(_) => {
                     escapes.extend(part.match_indices('<').map(|(at, _)| (range.start + at, "&lt;")));
@@ -58,6 +69,23 @@ fn escapes(text: &str) -> BTreeMap<usize, &'static str> {
         }
     }
     escapes
+}
+
+/// Returns `true` if `text` begins like `<svg/onload=…>`: no tag in CommonMark, but one for browsers and for programs that
+/// pass on everything that looks like HTML.
+fn is_lenient_tag(text: &str) -> bool {
+    let name = text[1..].trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-');
+    text[1..].starts_with(|c: char| c.is_ascii_alphabetic()) && name.starts_with('/') && name.contains('>')
+}
+
+/// Returns `text` with control characters replaced, but for line breaks and tabs: printed on a terminal, they would move its
+/// cursor or worse.
+pub(super) fn without_controls(text: &str) -> Cow<'_, str> {
+    let is_shown = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
+    match text.chars().all(is_shown) {
+        true => Cow::Borrowed(text),
+        false => text.chars().map(|c| if is_shown(c) { c } else { char::REPLACEMENT_CHARACTER }).collect(),
+    }
 }
 
 /// Returns `true` if the address is not relative.
@@ -132,6 +160,21 @@ mod tests {
             assert_eq!(filtered(markdown), expected);
             assert_eq!(active(expected), [""; 0], "{expected}");
         }
+    }
+
+    #[test]
+    fn what_only_lenient_readers_take_for_a_tag_becomes_text() {
+        assert_eq!(filtered("a <svg/onload=alert(1)> b"), "a &lt;svg/onload=alert(1)> b");
+        assert_eq!(filtered("<img/src=x\nonerror=y>"), "&lt;img/src=x\nonerror=y>");
+        for same in ["a </ b", "if a<b/c", "`<svg/onload=x>`", "```\n<svg/onload=x>\n```"] {
+            assert_eq!(filtered(same), same);
+        }
+    }
+
+    #[test]
+    fn control_characters_are_replaced() {
+        let hostile = "a\x1b[2Jb\x07\0\u{9b}31m\x7f\r\n\tc \u{1f30a}";
+        assert_eq!(filtered(hostile), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}31m\u{fffd}\r\n\tc \u{1f30a}");
     }
 
     #[test]

@@ -6,12 +6,23 @@ use std::io::{self, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
+use tidegate_pdf::Format;
 
 use super::document::{Entry, Explanations, SeenAs, Status};
 use super::mark;
 use super::markdown::{about, heading, why_not};
 use super::render::{escape, markdown_to_html};
-use crate::question::{Finish, Picture};
+use crate::question::Finish;
+
+/// A page's picture, to be shown.
+pub(crate) struct Picture {
+    pub(crate) format: Format,
+    pub(crate) bytes: Vec<u8>,
+    /// In pixels.
+    pub(crate) width: u32,
+    /// In pixels.
+    pub(crate) height: u32,
+}
 
 const STYLE: &str = include_str!("page.css");
 
@@ -80,9 +91,10 @@ pub(crate) fn page(out: &mut dyn Write, entry: &Entry, picture: Option<&Picture>
         let (width, height) = (picture.width, picture.height);
         write!(
             out,
-            "<figure><img alt=\"Page {number}\" width=\"{width}\" height=\"{height}\" loading=\"lazy\" src=\"data:image/png;base64,"
+            "<figure><img alt=\"Page {number}\" width=\"{width}\" height=\"{height}\" loading=\"lazy\" src=\"data:{};base64,",
+            picture.format.media_type()
         )?;
-        out.write_all(STANDARD.encode(&picture.png).as_bytes())?;
+        out.write_all(STANDARD.encode(&picture.bytes).as_bytes())?;
         writeln!(out, "\"></figure>")?;
     }
     writeln!(out, "<div>\n<p class=\"number\"><a href=\"#page-{number}\">Page {number}</a></p>")?;
@@ -138,7 +150,7 @@ mod tests {
         explanations.language = "\" onload=\"x".into();
         let mut out = Vec::new();
         begin(&mut out, &explanations).unwrap();
-        let picture = Picture { png: bytes::Bytes::from_static(b"\x89PNG"), width: 3, height: 4 };
+        let picture = Picture { format: Format::Png, bytes: b"\x89PNG".to_vec(), width: 3, height: 4 };
         page(&mut out, &explanations.explanations[0], Some(&picture)).unwrap();
         page(&mut out, &explanations.explanations[1], None).unwrap();
         end(&mut out, &explanations).unwrap();
@@ -165,7 +177,7 @@ mod tests {
         .unwrap();
         let mut out = Vec::new();
         begin(&mut out, &explanations).unwrap();
-        let picture = Picture { png: bytes::Bytes::from_static(b"\x89PNG"), width: 3, height: 4 };
+        let picture = Picture { format: Format::Png, bytes: b"\x89PNG".to_vec(), width: 3, height: 4 };
         page(&mut out, &explanations.explanations[0], Some(&picture)).unwrap();
         end(&mut out, &explanations).unwrap();
         let html = String::from_utf8(out).unwrap();

@@ -66,11 +66,15 @@ pub(super) fn about(explanations: &Explanations) -> String {
         (provider, "") => parts.push(format!("explained by {provider}")),
         (provider, model) => parts.push(format!("explained by {model} ({provider})")),
     }
+    let blank = explanations.explanations.iter().filter(|entry| entry.is_blank()).count();
     for status in [Status::Failed, Status::Skipped, Status::Missing] {
-        let count = explanations.count(status);
+        let count = explanations.count(status) - if status == Status::Skipped { blank } else { 0 };
         if count > 0 {
             parts.push(format!("{count} {status}"));
         }
+    }
+    if blank > 0 {
+        parts.push(format!("{blank} blank"));
     }
     parts.join(" · ")
 }
@@ -80,6 +84,7 @@ pub(super) fn why_not(entry: &Entry) -> String {
     let reason = entry.error.as_ref().map(|error| error.reason.as_str()).filter(|reason| !reason.is_empty());
     match (entry.status, reason) {
         (Status::Missing, _) => "Not explained yet: the run ended before it was this page's turn.".into(),
+        (Status::Skipped, _) if entry.is_blank() => "This page is blank.".into(),
         (Status::Skipped, Some(reason)) => format!("Not explained: {reason}"),
         (_, Some(reason)) => format!("Could not be explained: {reason}"),
         (_, None) => "There is no explanation of this page.".into(),

@@ -12,7 +12,8 @@ mod markdown;
 pub(crate) mod render;
 pub(crate) mod report;
 
+pub(crate) use document::BLANK;
 pub use document::{Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
 pub use foreign::NotExplanations;
 pub use markdown::to_markdown;
-pub use report::{FailureGroup, FileReport, LimitReport, REPORT_SCHEMA, Report, Totals};
+pub use report::{FailureGroup, FileReport, LimitReport, REPORT_SCHEMA, Report, Totals, WarningGroup};

@@ -3,11 +3,14 @@
 
 use pulldown_cmark::{CowStr, Event, LinkType, Options, Parser, Tag, TagEnd, html};
 
+use super::filter::without_controls;
+
 /// Markdown as HTML. Raw HTML in it is shown as text; links lead to web pages or mail only; images become their text.
 pub(crate) fn markdown_to_html(markdown: &str) -> String {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut dropped: Vec<bool> = Vec::new();
-    let events = Parser::new_ext(markdown, options).filter_map(|event| match event {
+    let shown = without_controls(markdown);
+    let events = Parser::new_ext(&shown, options).filter_map(|event| match event {
         Event::Html(text) | Event::InlineHtml(text) => Some(Event::Text(text)),
         Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => None,
         Event::Start(Tag::Heading { level, classes, attrs, .. }) => {
@@ -89,6 +92,11 @@ mod tests {
         assert!(html.contains("href=\"https://example.com/?a=1&amp;b=%222%22\""), "{html}");
         assert!(html.contains("[pic]"), "{html}");
         assert!(html.contains("&lt;script&gt;"), "{html}");
+    }
+
+    #[test]
+    fn control_characters_are_not_passed_on() {
+        assert_eq!(markdown_to_html("a\x1b[2J\u{9b}b"), "<p>a\u{fffd}[2J\u{fffd}b</p>\n");
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// The failures, those for one reason together.
     pub failures: Vec<FailureGroup>,
+    /// What is not as it should be with pages, such as fonts that cannot be used; equal ones of a file together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<WarningGroup>,
     /// How the processes that read the PDFs were confined; `None` if no PDF was opened.
     pub confinement: Option<Confinement>,
 }
@@ -54,6 +57,9 @@ pub struct Totals {
     pub files: u64,
     /// Of those, could not be read at all.
     pub files_failed: u64,
+    /// Files that a stopped run had not counted the pages of; they are in no other count of pages.
+    #[serde(default)]
+    pub files_uncounted: u64,
     /// Pages that were chosen.
     pub pages: u64,
     /// Pages with an explanation, kept ones included.
@@ -62,10 +68,16 @@ pub struct Totals {
     pub kept: u64,
     /// Pages that failed.
     pub failed: u64,
-    /// Pages without a text that could be read.
+    /// Pages that were not sent: blank, or without a text that could be read.
     pub skipped: u64,
-    /// Pages that were not reached.
+    /// Of those, blank.
+    #[serde(default)]
+    pub blank: u64,
+    /// Pages that were not reached, or whose answer could not be kept.
     pub missing: u64,
+    /// Of those, answered and paid for, but the answer could not be written to the disk.
+    #[serde(default)]
+    pub unkept: u64,
     /// Requests sent, repeated ones included.
     pub requests: u64,
     /// Of those, refused by a limit.
@@ -80,8 +92,11 @@ pub struct Totals {
 pub struct LimitReport {
     /// Its name.
     pub name: String,
-    /// What it lets through.
+    /// What it lets through. Of the row for page concurrency: the highest of all files that were opened.
     pub amount: u64,
+    /// Requests that had to wait for it; each counts for one limit.
+    #[serde(default)]
+    pub blocked: u64,
     /// The time during which somebody waited for it first of all.
     pub blocked_seconds: f64,
 }
@@ -100,9 +115,12 @@ pub struct FileReport {
     pub kept: u64,
     /// Pages that failed.
     pub failed: u64,
-    /// Pages without a text that could be read.
+    /// Pages that were not sent: blank, or without a text that could be read.
     pub skipped: u64,
-    /// Pages that were not reached.
+    /// Of those, blank.
+    #[serde(default)]
+    pub blank: u64,
+    /// Pages that were not reached, or whose answer could not be kept.
     pub missing: u64,
     /// What was written.
     pub outputs: Vec<String>,
@@ -124,6 +142,18 @@ pub struct FailureGroup {
     pub reason: String,
 }
 
+/// Pages with the same warning.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WarningGroup {
+    /// The file.
+    pub file: String,
+    /// The pages.
+    pub pages: Vec<u32>,
+    /// What is not as it should be.
+    pub warning: String,
+}
+
 impl Report {
     /// Whether everything that was asked for is there.
     #[must_use]
@@ -133,7 +163,8 @@ impl Report {
         failed == 0 && self.stopped.is_none() && self.files.iter().all(|file| file.error.is_none())
     }
 
-    pub(crate) fn set_limits(&mut self, stats: &Snapshot) {
+    /// Sets what the limits let through and held back; `page_concurrency` is the highest of all files.
+    pub(crate) fn set_limits(&mut self, stats: &Snapshot, page_concurrency: u32) {
         self.peak_in_flight = stats.peak;
         self.found = stats.found.map(FoundReport::from);
         self.limits = stats
@@ -142,12 +173,14 @@ impl Report {
             .map(|limit| LimitReport {
                 name: limit.name.clone(),
                 amount: limit.amount,
+                blocked: limit.blocked,
                 blocked_seconds: limit.blocked_for.as_secs_f64(),
             })
             .collect();
         self.limits.push(LimitReport {
             name: "pages of a file".into(),
-            amount: 0,
+            amount: page_concurrency.into(),
+            blocked: stats.blocked_by_scopes,
             blocked_seconds: stats.blocked_by_scopes_for.as_secs_f64(),
         });
     }
@@ -163,6 +196,9 @@ impl Report {
             let _ = write!(out, " ({} from earlier runs)", totals.kept);
         }
         let _ = write!(out, ", {} {}, {took}", totals.files, if totals.files == 1 { "file" } else { "files" });
+        if totals.files_uncounted > 0 {
+            let _ = write!(out, " ({} of them not counted)", totals.files_uncounted);
+        }
         if totals.tokens.total() > 0 {
             let (input, output) = (totals.tokens.input_tokens, totals.tokens.output_tokens);
             let _ =
@@ -191,10 +227,34 @@ impl Report {
         {
             let _ = writeln!(out, "found: {}", found.text);
         }
-        if totals.skipped > 0 {
-            let (pages, them) = if totals.skipped == 1 { ("page has", "it") } else { ("pages have", "them") };
+        if totals.blank > 0 {
+            let pages = if totals.blank == 1 { "page is" } else { "pages are" };
+            let _ = writeln!(
+                out,
+                "{} {pages} blank; nothing was sent for {}",
+                grouped(totals.blank),
+                if totals.blank == 1 { "it" } else { "them" }
+            );
+        }
+        if totals.unkept > 0 {
+            let (answers, pages) = if totals.unkept == 1 { ("answer", "its page") } else { ("answers", "their pages") };
+            let _ = writeln!(
+                out,
+                "{} {answers} could not be written to the disk; the next run asks about {pages} again",
+                grouped(totals.unkept)
+            );
+        }
+        let unread = totals.skipped.saturating_sub(totals.blank);
+        if unread > 0 {
+            let (pages, them) = if unread == 1 { ("page has", "it") } else { ("pages have", "them") };
             let advice = format!("a provider that takes pictures could explain {them}");
-            let _ = writeln!(out, "{} {pages} no text that can be read; {advice}", totals.skipped);
+            let _ = writeln!(out, "{unread} {pages} no text that can be read; {advice}");
+        }
+        for group in self.warnings.iter().take(WARNINGS_SHOWN) {
+            let _ = writeln!(out, "warning: {}, {}: {}", group.file, page_list(&group.pages), group.warning);
+        }
+        if let Some(more) = self.warnings.len().checked_sub(WARNINGS_SHOWN + 1) {
+            let _ = writeln!(out, "… and {} more warnings; all of them are in the report", more + 1);
         }
         for failure in self.failures.iter().take(FAILURES_SHOWN) {
             let pages =
@@ -212,6 +272,7 @@ impl Report {
 }
 
 const FAILURES_SHOWN: usize = 12;
+const WARNINGS_SHOWN: usize = 4;
 
 /// `page 3`, `pages 3-5, 9`.
 fn page_list(pages: &[u32]) -> String {
@@ -281,6 +342,27 @@ mod tests {
             "the PDF reader was not fully confined: Landlock missing (this kernel does not have it), seccomp full";
         assert_eq!(report.to_text().lines().last(), Some(line));
         assert!(report.is_complete());
+    }
+
+    #[test]
+    fn each_limit_has_the_number_of_requests_that_waited_for_it() {
+        use std::pin::pin;
+        use std::task::{Context, Waker};
+        use tidegate_limit::{Cost, Gate, Limit};
+
+        let gate = Gate::builder().limit(Limit::concurrency("global", 3)).build().unwrap();
+        let (small, large) = (gate.scope("small.pdf", 1), gate.scope("large.pdf", 9));
+        let mut cx = Context::from_waker(Waker::noop());
+        let _in_flight = [&small, &large, &large].map(|file| gate.try_enter(file, Cost::request()).unwrap());
+        let mut waiting = [&small, &large, &large, &large].map(|file| Box::pin(gate.enter(file, Cost::request())));
+        for entry in &mut waiting {
+            assert!(pin!(entry).poll(&mut cx).is_pending());
+        }
+        let mut report = Report::default();
+        report.set_limits(&gate.stats(), 9);
+        let rows: Vec<_> =
+            report.limits.iter().map(|limit| (limit.name.as_str(), limit.amount, limit.blocked)).collect();
+        assert_eq!(rows, [("global", 3, 3), ("pages of a file", 9, 1)]);
     }
 
     #[test]

@@ -6,10 +6,32 @@ use serde_json::json;
 use tidegate_batch::jsonl::{BadLines, BatchError, Earlier, EndedEarly, Event, ResultsError};
 use tidegate_batch::{ApiKey, Dialect};
 use tidegate_limit::{Gate, Limit};
-use tidegate_loop::run;
+use tidegate_loop::{run, spawn, timeout, yield_now};
 use tidegate_rehearsal::{Faults, Latency, Refusals, Server};
 
 use crate::support::{Place, caller, caller_at, line, questions};
+
+#[test]
+fn requests_are_counted_before_the_first_answer() {
+    let place = Place::with(questions(7));
+    let batch = place.batch().grace(Duration::ZERO);
+    run(async move {
+        let server = Server::builder().latency(Latency::Fixed(Duration::from_secs(3_600))).start().await.unwrap();
+        let (counted, stop) = (batch.counted(), batch.stop());
+        let caller = caller(&server, []);
+        let running = spawn(async move { batch.run(&caller, |_, _| ()).await });
+        let waiting = async {
+            while counted.get().is_none() {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(60), waiting).await.expect("the requests are counted");
+        assert_eq!(counted.get(), Some(7));
+        stop.stop();
+        assert_eq!(running.await.unwrap().unwrap().answered, 0);
+    })
+    .unwrap();
+}
 
 #[test]
 fn every_request_gets_its_own_answer_in_the_format_of_the_batch_api() {

@@ -1,5 +1,7 @@
 //! One request, by the class of what comes back.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -317,6 +319,53 @@ fn a_redirect_names_its_target_and_a_conflict_is_tried_again() {
         assert!(refused.to_string().contains("https://elsewhere.example/v1"), "{refused}");
         assert!(!refused.is_lasting(), "the next run may have the right address");
         assert_eq!(server.seen().len(), 3, "not followed");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_parameter_with_another_name_is_renamed_once_for_all_calls() {
+    run(async {
+        let server = Server::start(|_, seen| match seen.body.get("max_tokens") {
+            Some(_) => {
+                let message = "Unsupported parameter: 'max_tokens' is not supported with this model.";
+                error(400, message, "unsupported_parameter")
+            }
+            None => answer("yes"),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let notices = Rc::new(RefCell::new(Vec::new()));
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(0)).with_notice({
+            let notices = Rc::clone(&notices);
+            move |line| notices.borrow_mut().push(line.to_owned())
+        });
+        let call = Call { body: r#"{"max_tokens":5}"#.into(), ..call() };
+        for _ in 0..3 {
+            caller.call_json(gate.unscoped(), &call).await.unwrap();
+        }
+        assert_eq!(server.seen().len(), 4, "one was refused");
+        assert_eq!(server.seen()[3].body["max_completion_tokens"], 5);
+        assert_eq!(caller.renamed_parameter(), Some(("max_tokens", "max_completion_tokens")));
+        assert_eq!(*notices.borrow(), ["the model does not take max_tokens; max_completion_tokens is sent instead"]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_parameter_that_is_refused_by_both_names_is_not_sent_for_ever() {
+    run(async {
+        let server = Server::start(|_, seen| {
+            let name = if seen.body.get("max_tokens").is_some() { "max_tokens" } else { "max_completion_tokens" };
+            error(400, &format!("Unsupported parameter: '{name}'"), "unsupported_parameter")
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let call = Call { body: r#"{"max_tokens":5}"#.into(), ..call() };
+        let refused = caller.call_json(gate.unscoped(), &call).await.unwrap_err();
+        assert!(matches!(refused, CallError::Refused { status: 400, .. }), "{refused}");
+        assert_eq!(server.seen().len(), 2);
     })
     .unwrap();
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod odd_input;
+mod outages;
 mod results;
 mod runs;
 mod secrets;

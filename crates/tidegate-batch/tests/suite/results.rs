@@ -1,7 +1,14 @@
 //! What is kept.
 
-use tidegate_batch::{Answer, Finish, Kept, Key, Record, Store, Usage};
-use tidegate_loop::run;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_batch::jsonl::{Batch, Input, Output};
+use tidegate_batch::{Answer, Caller, Dialect, Finish, Kept, Key, Record, Store, Usage};
+use tidegate_limit::{Gate, Limit};
+use tidegate_loop::{run, spawn, yield_now};
+
+use crate::support::{Bench, Server, answer, write_pdf};
 
 fn record(number: u64) -> Record {
     let usage = Usage { input_tokens: number, output_tokens: 1 };
@@ -59,4 +66,77 @@ fn a_result_is_read_as_it_was_last_written_though_nobody_waited_for_it() {
     })
     .unwrap();
     assert!(Store::open(&path).unwrap().has_answer(&key(3)));
+}
+
+/// A kill costs what is in flight and what is answered but not on the disk: together no more than may be in flight.
+#[test]
+fn while_the_disk_is_slow_no_more_is_sent_than_may_be_in_flight() {
+    static DISK_IS_BUSY: AtomicBool = AtomicBool::new(true);
+    fn write(_: &[u8]) -> io::Result<()> {
+        while DISK_IS_BUSY.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let requests = folder.path().join("requests.jsonl");
+        let line = |id: u32| {
+            format!(r#"{{"custom_id":"{id}","method":"POST","url":"/v1/chat/completions","body":{{"model":"m"}}}}"#)
+        };
+        std::fs::write(&requests, (0..60).map(|id| line(id) + "\n").collect::<String>()).unwrap();
+        let server = Server::start(|_, _| answer("yes")).await;
+        let gate = Gate::builder().limit(Limit::concurrency("global", 10)).build().unwrap();
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let batch = Batch::new(Input::File(requests), Output::Stdout).stdout(write);
+        let running = spawn(async move { batch.run(&caller, |_, _| {}).await.unwrap() });
+        while server.seen().len() < 10 {
+            yield_now().await;
+        }
+        // More than it takes to send another ten.
+        for _ in 0..20_000 {
+            yield_now().await;
+        }
+        assert_eq!(server.seen().len(), 10, "ten are answered and none of them is on the disk");
+        DISK_IS_BUSY.store(false, Ordering::Release);
+        assert_eq!(running.await.unwrap().answered, 60);
+    })
+    .unwrap();
+}
+
+/// A store that takes three results and no more, as on a disk with room for three.
+fn make_small(path: &std::path::Path) {
+    drop(Store::open(path).unwrap());
+    let database = rusqlite::Connection::open(path).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON results WHEN (SELECT count(*) FROM results) >= 3
+             BEGIN SELECT RAISE(ABORT, 'there is no room'); END",
+        )
+        .unwrap();
+}
+
+#[test]
+fn explain_counts_what_was_kept_and_stops_paying_when_the_disk_is_full() {
+    run(async {
+        let bench = Bench::new();
+        let results = bench.out().join("results.db");
+        make_small(&results);
+        let mut options = bench.options(&[write_pdf(bench.folder.path(), "book.pdf", 40)]);
+        options.page_concurrency = Some(5);
+        let server = Server::start(|_, _| answer("fine")).await;
+        let report = bench.run(options, &server).await;
+        assert!(report.stopped.as_ref().unwrap().contains("results.db"), "{report:?}");
+        let (totals, kept) = (report.totals, Store::open(&results).unwrap().stats().results);
+        assert_eq!(kept, 3, "as many as there is room for, though they came together with others");
+        assert_eq!((totals.done, totals.failed, totals.missing), (kept, 0, 40 - kept), "{totals:?}");
+        assert_eq!(totals.unkept, totals.requests - kept, "{totals:?}");
+        assert!(totals.requests < 20, "it went on paying: {totals:?}");
+        assert!(!report.is_complete());
+        let lost = format!("{} answer", totals.unkept);
+        assert!(report.to_text().contains(&lost), "{}", report.to_text());
+        let written = bench.read("book");
+        assert_eq!(written.count(tidegate_batch::Status::Done) as u64, kept);
+    })
+    .unwrap();
 }

@@ -4,13 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_batch::{
     Event, Explain, FileState, Local, PageStatus, Quotas, Rebuild, Selection, Status, Store, find_json,
 };
-use tidegate_loop::run;
+use tidegate_loop::{run, spawn, timeout, yield_now};
 
-use crate::support::{Act, Bench, Server, answer, data, error, gate, reader, sample, write_pdf};
+use crate::support::{Act, Bench, Server, answer, data, error, gate, pdf, reader, sample, write_pdf};
 
 #[test]
 fn every_page_is_asked_about_once_with_its_neighbours_and_lands_in_every_output() {
@@ -58,6 +59,7 @@ fn what_is_kept_is_not_asked_for_again_and_gives_the_same_bytes() {
         fs::remove_file(bench.out().join("book.json")).unwrap();
         let report = bench.run(options(), &server).await;
         assert_eq!((report.totals.done, report.totals.kept, report.totals.requests), (4, 4, 0));
+        assert_eq!(report.limits.last().unwrap().amount, 50, "the page concurrency of a file of four pages");
         assert_eq!(server.seen().len(), 4);
         assert_eq!(fs::read(bench.out().join("book.json")).unwrap(), before);
         // Another question is another answer; --fresh asks anyway.
@@ -101,6 +103,40 @@ fn a_page_that_fails_for_good_is_not_paid_for_again_unless_asked() {
         retry.retry_failed = true;
         bench.run(retry, &server).await;
         assert_eq!(server.pages(), [(1, 2), (2, 9), (3, 1)].into());
+    })
+    .unwrap();
+}
+
+#[test]
+fn pages_are_counted_before_their_files_turn_and_a_stopped_run_counts_all_of_them() {
+    run(async {
+        let mut bench = Bench::new();
+        // One request, then none for an hour.
+        bench.quotas.rpm = Some(1);
+        bench.quotas.minute = Duration::from_secs(3_600);
+        let folder = bench.folder.path();
+        let paths = [("a.pdf", 3), ("b.pdf", 4), ("c.pdf", 5)].map(|(name, pages)| write_pdf(folder, name, pages));
+        let server = Server::start(|_, _| answer("fine")).await;
+        let mut options = bench.options(&paths);
+        options.file_concurrency = Some(1);
+        let explain = bench.explain(options, &server);
+        let (watch, stop) = (explain.watch(), explain.stop());
+        let running = spawn(explain.run());
+        let counted = async {
+            while watch.progress().more || watch.progress().done == 0 {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(60), counted).await.expect("the pages of all files are counted");
+        let progress = watch.progress();
+        assert_eq!((progress.pages, progress.done, progress.pages_per_minute), (12, 1, 1.0));
+        assert_eq!(progress.files[2].state, FileState::Waiting);
+        assert!(progress.remaining.is_some_and(|left| left > Duration::from_secs(10 * 3_600)), "{progress:?}");
+        stop.finish("enough");
+        let report = running.await.unwrap().unwrap();
+        assert_eq!((report.totals.pages, report.totals.done, report.totals.missing), (12, 1, 11));
+        assert_eq!(report.totals.files_uncounted, 0);
+        assert!(report.to_text().starts_with("1 of 12 pages explained, 3 files,"), "{}", report.to_text());
     })
     .unwrap();
 }
@@ -161,6 +197,74 @@ fn a_page_without_text_goes_as_a_picture_or_is_marked() {
         let entry = &offline.read("scan").explanations[0];
         assert_eq!(entry.status, Status::Skipped);
         assert!(entry.error.as_ref().unwrap().reason.contains("does not look at pictures"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn blank_pages_are_not_sent_and_are_counted() {
+    run(async {
+        let bench = Bench::new();
+        let folder = bench.folder.path();
+        let text = "The harbour keeps a book of ships, and this is the first entry in it.".to_owned();
+        let (mixed, blank, none) = (folder.join("mixed.pdf"), folder.join("blank.pdf"), folder.join("none.pdf"));
+        // A lone number is ink: its page goes as a picture.
+        fs::write(&mixed, pdf(&[text, String::new(), "7".into()])).unwrap();
+        fs::write(&blank, pdf(&[String::new(), "   ".into()])).unwrap();
+        fs::write(&none, pdf(&[])).unwrap();
+        let server = Server::start(|_, _| answer("fine")).await;
+        let report = bench.run(bench.options(&[mixed, blank.clone(), none.clone()]), &server).await;
+        assert_eq!(server.pages(), [(1, 1), (3, 1)].into());
+        let totals = &report.totals;
+        assert_eq!((totals.done, totals.skipped, totals.blank, totals.files_failed), (2, 3, 3, 1));
+        assert_eq!(report.files.iter().map(|file| file.blank).collect::<Vec<_>>(), [1, 2, 0]);
+        assert!(report.to_text().contains("3 pages are blank; nothing was sent for them"), "{}", report.to_text());
+        assert!(!report.to_text().contains("no text that can be read"), "{}", report.to_text());
+        assert!(report.files[2].error.as_ref().unwrap().ends_with("none.pdf has no pages"), "{report:?}");
+        let entry = &bench.read("mixed").explanations[1];
+        assert_eq!((entry.status, entry.error.as_ref().unwrap().code.as_str()), (Status::Skipped, "blank"));
+        let markdown = fs::read_to_string(bench.out().join("blank.md")).unwrap();
+        assert!(
+            markdown.contains("2 blank") && markdown.contains("## Page 2\n\n> **This page is blank.**"),
+            "{markdown}"
+        );
+        let html = fs::read_to_string(bench.out().join("blank.html")).unwrap();
+        assert_eq!(html.matches("This page is blank.").count(), 2, "{html}");
+
+        let alone = Bench::new();
+        let report = alone.run(alone.options(&[blank]), &server).await;
+        assert!(report.is_complete() && report.totals.requests == 0, "{report:?}");
+        assert!(report.to_text().starts_with("0 of 2 pages explained"), "{}", report.to_text());
+
+        let offline = Bench::new();
+        let gate = gate(&Quotas::default());
+        let store = Store::open(offline.out().join("results.db")).unwrap();
+        let options = offline.options(&[folder.join("mixed.pdf")]);
+        let provider = Rc::new(Local::new(&gate));
+        let report = Explain::new(options, provider, "local", &gate, store).with_reader(reader()).run().await.unwrap();
+        assert_eq!((report.totals.done, report.totals.skipped, report.totals.blank), (1, 2, 1));
+    })
+    .unwrap();
+}
+
+#[test]
+fn fonts_that_do_not_name_their_characters_are_reported() {
+    run(async {
+        let bench = Bench::new();
+        let path = bench.folder.path().join("odd.pdf");
+        let text = "The harbour keeps a book of ships, and this is the first entry in it.".to_owned();
+        let bytes = String::from_utf8(pdf(&[text.clone(), text])).unwrap();
+        // Glyph names that stand for no character, for two letters of the text.
+        let encoding = "/Encoding << /Type /Encoding /Differences [98 /g17 111 /g18] >> ";
+        let bytes = bytes.replace("/Encoding /WinAnsiEncoding", encoding);
+        fs::write(&path, bytes).unwrap();
+        let server = Server::start(|_, _| answer("fine")).await;
+        let report = bench.run(bench.options(&[path]), &server).await;
+        let group = report.warnings.iter().find(|group| group.warning.contains("does not say which characters"));
+        assert_eq!(group.map(|group| group.pages.as_slice()), Some(&[1, 2][..]), "{report:?}");
+        assert!(report.to_text().contains("warning: odd.pdf, pages 1-2: a font"), "{}", report.to_text());
+        let read = bench.read("odd");
+        assert!(read.explanations.iter().all(|entry| !entry.warnings.is_empty()), "{read:?}");
     })
     .unwrap();
 }
