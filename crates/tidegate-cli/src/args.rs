@@ -28,7 +28,7 @@ const TRY_FIRST: &str =
                   Every option can also stand in the environment (--rpm is TIDEGATE_RPM) or in \
                   ~/.config/tidegate/tidegate.toml, at the top for all commands or below [COMMAND] for one. ./tidegate.toml \
                   may set harmless options such as limits. The command line counts first, then the environment, then \
-                  ./tidegate.toml, then your own file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run.")
+                  ./tidegate.toml, then your own file.\n\nExit codes: 0 done, 1 some items failed, 2 could not run, 130 interrupted, 143 terminated.")
 )]
 pub(crate) struct Args {
     /// Read options from this file instead of ./tidegate.toml and the one in your configuration directory

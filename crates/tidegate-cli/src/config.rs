@@ -10,12 +10,14 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
+use rustix::fs::OFlags;
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -27,6 +29,9 @@ const FILE: &str = "tidegate.toml";
 
 /// The one in the current directory, as messages name it.
 const HERE: &str = "./tidegate.toml";
+
+/// The most bytes that a configuration file may have.
+const LEN_MAX: u64 = 1024 * 1024;
 
 /// The command line, completed from the environment and the files. Ends the process where clap does: for `--help`, and for
 /// arguments that do not parse.
@@ -122,9 +127,7 @@ impl File {
     /// The one that was named, which must exist, or those of the usual ones that do, the most important first.
     fn find(named: Option<&PathBuf>) -> anyhow::Result<Vec<File>> {
         if let Some(path) = named {
-            let text = fs::read_to_string(path)
-                .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-            return Ok(vec![File::parse(path, &text, true)?]);
+            return Ok(vec![File::read(path, true)?]);
         }
         let own = own_file();
         // Run from the configuration directory itself, it is one file, and the user's own.
@@ -134,19 +137,20 @@ impl File {
         };
         let mut files = Vec::new();
         for (path, trusted) in here.map(|path| (path, false)).into_iter().chain(own.map(|path| (path, true))) {
-            match fs::read_to_string(&path) {
-                Ok(text) => files.push(File::parse(&path, &text, trusted)?),
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-                Err(error) => {
-                    return Err(error)
-                        .with_context(|| format!("cannot read the configuration file {}", path.display()));
-                }
+            let exists = match path.symlink_metadata() {
+                Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+                Ok(_) => true,
+            };
+            if exists {
+                files.push(File::read(&path, trusted)?);
             }
         }
         Ok(files)
     }
 
-    fn parse(path: &Path, text: &str, trusted: bool) -> anyhow::Result<File> {
+    fn read(path: &Path, trusted: bool) -> anyhow::Result<File> {
+        let text = read_bounded(path, trusted)
+            .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
         let table = text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
         Ok(File { path: path.to_owned(), table, trusted })
     }
@@ -199,6 +203,29 @@ impl File {
             path = self.path.display()
         )
     }
+}
+
+/// Reads the whole file if it is no larger than [`LEN_MAX`].
+///
+/// A file that came with a folder may be a link to another file, whose lines an error would quote, or a pipe that nobody
+/// writes to. Unless the user has chosen the file, only regular files are read.
+fn read_bounded(path: &Path, trusted: bool) -> anyhow::Result<String> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    if !trusted {
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+        let kind = path.symlink_metadata()?.file_type();
+        if !kind.is_file() {
+            let kind = if kind.is_symlink() { "a symbolic link" } else { "not a regular file" };
+            bail!("it is {kind}; if you trust it, name it (tidegate --config {} …)", path.display());
+        }
+    }
+    let mut text = String::new();
+    options.open(path)?.take(LEN_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LEN_MAX {
+        bail!("it is larger than {} KiB", LEN_MAX / 1024);
+    }
+    Ok(text)
 }
 
 /// The command that is about to run, and the options that the files add to it.

@@ -6,6 +6,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Descriptors for everything that is not a request: files, databases, the loop, children.
 const RESERVED: u64 = 64;
 
+/// Returns the limit of open files that can be reached; `None`: there is none.
+pub(crate) fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum
+}
+
 /// Raises the soft limit of open files to the hard limit, and returns the limit then in force; `None`: there is none.
 pub(crate) fn raise_limit() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

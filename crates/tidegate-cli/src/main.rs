@@ -1,7 +1,7 @@
 //! The binary `tidegate`. Text first (`args.rs` and the `Args` of each command), then meaning (a `Config`, checked before
 //! anything happens), then effects. A command is a file under `command/`; what it writes goes through `terminal/`.
 //!
-//! Exit codes: 0 done, 1 some items failed, 2 could not run. A reader that goes away early (`| head`) is no failure.
+//! Exit codes: 0 done, 1 some items failed, 2 could not run, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). A reader that goes away early (`| head`) is no failure.
 
 #![forbid(unsafe_code)]
 // Whatever is printed goes through `terminal`.
@@ -12,12 +12,15 @@ mod broker;
 mod command;
 mod config;
 mod descriptors;
+mod found_limits;
+mod machine;
 mod output;
 mod progress;
 mod secret_args;
 mod span;
 mod terminal;
 mod trust;
+mod user_data;
 
 use std::process::ExitCode;
 
@@ -37,9 +40,10 @@ fn main() -> ExitCode {
     match config::parse().and_then(|args| command::run(args.command)) {
         Ok(Done::All) => ExitCode::SUCCESS,
         Ok(Done::SomeFailed) => ExitCode::from(EXIT_SOME_FAILED),
+        Ok(Done::Stopped { exit_code }) => ExitCode::from(exit_code),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::say(format!("tidegate: {error:#}"));
+            terminal::fail(&error);
             ExitCode::from(EXIT_UNABLE)
         }
     }

@@ -13,10 +13,11 @@ use clap::{Arg, ArgMatches, Command};
 use tidegate_secret::{UserInfo, is_loopback, masked};
 
 /// The options, without their dashes.
-const SECRETS: &[&str] = &["broker", "limits", "result-backend", "base-url", "pdf-password", "accept-key"];
+const SECRETS: &[&str] =
+    &["broker", "limits", "result-backend", "management", "base-url", "pdf-password", "accept-key"];
 
 /// Of these the value is an address, and only a password in it is a secret.
-const ADDRESSES: &[&str] = &["broker", "limits", "result-backend", "base-url"];
+const ADDRESSES: &[&str] = &["broker", "limits", "result-backend", "management", "base-url"];
 
 /// Where a secret may come from: the suffix of the option, the name of its value.
 const SOURCES: [(&str, &str); 2] = [("-file", "FILE"), ("-env", "VAR")];
@@ -97,7 +98,7 @@ pub(crate) fn resolve(command: &Command, matches: &ArgMatches) -> anyhow::Result
 
 /// What is reported about the values that a command is run with: passwords that are sent where others can read them.
 pub(crate) fn exposed(command: &Command, matches: &ArgMatches) -> Vec<String> {
-    let addresses = ["broker", "limits", "result-backend"].into_iter();
+    let addresses = ["broker", "limits", "result-backend", "management"].into_iter();
     let plain = |long: &str| {
         let address = value(matches, command, long)?;
         let host = plain_host(&address)?;
@@ -108,7 +109,7 @@ pub(crate) fn exposed(command: &Command, matches: &ArgMatches) -> Vec<String> {
 
 /// The first host of another machine that `address` sends its password to unencrypted.
 fn plain_host(address: &str) -> Option<String> {
-    let (scheme, _) = address.split_once("://").filter(|(scheme, _)| matches!(*scheme, "amqp" | "redis"))?;
+    let (scheme, _) = address.split_once("://").filter(|(scheme, _)| matches!(*scheme, "amqp" | "redis" | "http"))?;
     let (bare, user) = UserInfo::split(address);
     user?;
     let hosts = bare[scheme.len() + 3..].split(['/', '?']).next()?;
@@ -120,7 +121,11 @@ fn plain_host(address: &str) -> Option<String> {
 }
 
 fn encrypted(address: &str) -> &'static str {
-    if address.starts_with("amqp") { "amqps://" } else { "rediss://" }
+    match address.split(':').next() {
+        Some("amqp") => "amqps://",
+        Some("http") => "https://",
+        _ => "rediss://",
+    }
 }
 
 /// Returns a warning if other users of the machine can read a file with `what` in it.
@@ -178,6 +183,9 @@ mod tests {
             ("amqp://rabbit", None),
             ("amqps://u:p@rabbit", None),
             ("rediss://:p@cache", None),
+            ("http://u:p@rabbit:15672", Some("rabbit")),
+            ("http://u:p@localhost:15672/x", None),
+            ("https://u:p@rabbit:15671", None),
             ("sqlite:a@b", None),
             ("unix://u:p@/run/redis.sock", None),
         ] {

@@ -95,6 +95,40 @@ fn a_file_that_is_no_toml_and_one_that_is_missing_are_named() {
     assert!(err(&output).contains("none.toml"), "{}", err(&output));
 }
 
+/// A folder from elsewhere can carry links and pipes in place of the file.
+#[test]
+fn only_a_regular_file_of_the_current_directory_is_read() {
+    let place = Place::with("irregular", "");
+    let config = place.0.join("tidegate.toml");
+    let run = || {
+        let output = place.run(&["trace", "--list"], &[]);
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        err(&output)
+    };
+    fs::write(place.0.join("private"), "token-4711\n").unwrap();
+    for target in ["private", "/dev/zero", "nothing"] {
+        let _ = fs::remove_file(&config);
+        std::os::unix::fs::symlink(target, &config).unwrap();
+        let told = run();
+        assert!(told.contains("./tidegate.toml: it is a symbolic link; if you trust it, name it"), "{told}");
+        assert!(!told.contains("4711"), "{told}");
+    }
+    fs::remove_file(&config).unwrap();
+    assert!(Command::new("mkfifo").arg(&config).status().unwrap().success());
+    assert!(run().contains("not a regular file"), "{}", run());
+    fs::remove_file(&config).unwrap();
+    fs::write(&config, "#".repeat(1024 * 1024 + 1)).unwrap();
+    assert!(run().contains("larger than 1024 KiB"), "{}", run());
+    // What the user names may be anything, but not endless.
+    fs::remove_file(&config).unwrap();
+    fs::write(place.0.join("named"), "[trace]\nformat = \"chrome\"\n").unwrap();
+    std::os::unix::fs::symlink("named", place.0.join("link")).unwrap();
+    let named = place.run(&["--config", "link", "trace", "sleep"], &[]);
+    assert!(out(&named).starts_with("{\"traceEvents\""), "{}", err(&named));
+    let endless = place.run(&["--config", "/dev/zero", "trace", "sleep"], &[]);
+    assert!(err(&endless).contains("larger than 1024 KiB"), "{}", err(&endless));
+}
+
 /// What a downloaded folder would like to decide: command, its options, the option in the file.
 const HOSTILE: &[(&[&str], &str, &str)] = &[
     (&["batch", "in.jsonl"], "base-url", "\"http://127.0.0.1:9/v1\""),
@@ -111,6 +145,8 @@ const HOSTILE: &[(&[&str], &str, &str)] = &[
     (&["worker", "--handler", "x=exec:cat"], "broker", "\"amqp://127.0.0.1:9\""),
     (&["worker", "--handler", "x=exec:cat"], "cron", "[\"n: * * * * * => x\"]"),
     (&["worker", "--handler", "x=exec:cat"], "metrics", "\"0.0.0.0:0\""),
+    (&["batch", "in.jsonl"], "metrics", "\"0.0.0.0:0\""),
+    (&["batch", "in.jsonl"], "metrics-token-env", "\"AWS_SECRET_ACCESS_KEY\""),
     (&["enqueue", "x"], "args", "\"@/etc/passwd\""),
     (&["queue", "purge", "q"], "yes", "true"),
 ];

@@ -134,7 +134,8 @@ fn a_pause_of_hours_is_announced_even_to_who_wants_no_progress() {
     // `timeout` ends it where nothing is announced.
     let mut command = Command::new("timeout");
     command.args(["60", env!("CARGO_BIN_EXE_tidegate"), "batch", "requests.jsonl", "--rpm=9", "--progress=none"]);
-    command.arg(refusing()).current_dir(place.path()).env("OPENAI_API_KEY", "none").env("XDG_CONFIG_HOME", "none");
+    command.arg(refusing()).current_dir(place.path()).env("OPENAI_API_KEY", "none");
+    command.env("XDG_CONFIG_HOME", "none").env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -142,4 +143,17 @@ fn a_pause_of_hours_is_announced_even_to_who_wants_no_progress() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     child.wait().unwrap();
     assert!(line.starts_with("rpm: the server asked for a pause of 24 h "), "{line:?}");
+}
+
+#[test]
+fn for_programs_an_error_is_an_object_too() {
+    let out = tempfile::tempdir().unwrap();
+    let missing = out.path().join("missing.pdf");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("explain").arg(missing).args(["--progress", "json"]).current_dir(out.path());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let event: Value = serde_json::from_str(stderr(&output)).unwrap();
+    assert_eq!(event["event"], "error", "{event}");
+    assert!(event["text"].as_str().unwrap().contains("missing.pdf"), "{event}");
 }

@@ -8,8 +8,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crew::{Crew, files};
+use pdf::pdf;
 use redis::Redis;
+use tidegate_rehearsal::Server;
 
+#[path = "common/crew.rs"]
+mod crew;
+#[path = "common/pdf.rs"]
+mod pdf;
 #[path = "../../tidegate-worker/tests/rabbit/redis.rs"]
 mod redis;
 
@@ -465,4 +472,80 @@ fn an_upgrade_deletes_the_empty_delay_queues_of_0_1_0_and_needs_rabbitmq() {
     assert_eq!(place.ok(&["queue", "upgrade", &queue]), format!("{queue}: 1 old delay queues deleted\n"));
     let said = place.refused(&["queue", "upgrade", &queue, "--broker", "sqlite:queue.db"]);
     assert!(said.contains("use amqp://HOST"), "{said}");
+}
+
+#[test]
+fn pages_that_a_killed_asker_has_queued_are_answered_once() {
+    let place = Place::new();
+    let server = Server::builder().start_in_thread().unwrap();
+    let queue = name("asker");
+    let crew = Crew {
+        place: place.dir.path().into(),
+        broker: vec![place.broker.clone(), "--queue".into(), queue.clone()],
+        base_url: format!("{}/v1", server.base_url()),
+        limits: vec!["--global-concurrency".into(), "40".into()],
+    };
+    files(&crew.place, 1, 5, pdf);
+    for _ in 0..2 {
+        let asker = crew.explain(&[]);
+        asker.hears("no worker takes from the queue; start some: tidegate worker");
+        asker.kill();
+    }
+    let worker = crew.worker("late", 2, &[]);
+    let (code, report, said) = crew.explain(&[]).ended();
+    assert_eq!((code, &report["totals"]["done"]), (Some(0), &5.into()), "{said}");
+    worker.stop();
+    assert_eq!(server.stats().answered, 5);
+    assert_eq!(place.stats(&queue)["ready"], json!(0));
+}
+
+#[test]
+fn a_policy_that_removes_tasks_is_reported_at_start_if_the_management_api_is_named() {
+    let (place, directory) = (Place::new(), std::env::var("TIDEGATE_RABBIT_DIR").unwrap());
+    let management = std::env::var("TIDEGATE_RABBIT_MANAGEMENT").unwrap();
+    let url = format!("http://guest:guest@{management}");
+    let node = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/rabbit/node.sh");
+    let ctl = |words: &[&str]| {
+        let output = Command::new(&node).args(["ctl", &directory]).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    };
+    // The lines of a worker up to the one that has `last`, or the one that says why policies are not known.
+    let lines = |words: &[&str], last: &str| {
+        let mut command = place.command(&["worker", "--handler", "echo=exec:cat"]);
+        let mut worker = Worker(command.args(words).stderr(Stdio::piped()).spawn().unwrap());
+        let mut all = String::new();
+        for line in BufReader::new(worker.0.stderr.take().unwrap()).lines() {
+            all += &(line.unwrap() + "\n");
+            if all.contains(last) || all.contains("are not known") {
+                return all;
+            }
+        }
+        panic!("it ended: {all}");
+    };
+    for kind in ["classic", "quorum"] {
+        let queue = name(&format!("policy-{kind}"));
+        ctl(&["set_policy", &queue, &format!("^{queue}$"), r#"{"max-length":7,"overflow":"reject-publish"}"#]);
+        let words = ["--queue", &queue, "--queue-kind", kind, "--management", &url];
+        let told = lines(&words, "max-length");
+        let warning = told.lines().find(|line| line.contains("max-length")).unwrap_or_else(|| panic!("{told}"));
+        assert!(warning.contains("7 messages") && warning.contains("new tasks are refused"), "{warning}");
+        assert!(
+            warning.contains(&format!("queue={queue:?}")) || warning.contains(&format!("queue={queue}")),
+            "{warning}"
+        );
+        ctl(&["clear_policy", &queue]);
+    }
+    // What is wrong with the API is a warning, and the worker runs.
+    let queue = name("policy-away");
+    for (url, cause) in [
+        (format!("http://guest:hush@{management}"), "answers 401"),
+        ("http://guest:hush@127.0.0.1:1".to_owned(), "127.0.0.1:1"),
+        (format!("http://guest:hush@{management}/elsewhere"), "answers 400"),
+    ] {
+        let told = lines(&["--queue", &queue, "--management", &url], cause);
+        assert!(told.contains("are not known") && told.contains(cause) && !told.contains("hush"), "{told}");
+        let worker = Worker::start(&place, &["--queue", &queue, "--handler", "echo=exec:cat", "--management", &url]);
+        place.ok(&["enqueue", "echo", "--queue", &queue, "--wait", "--timeout", "60s"]);
+        worker.stop();
+    }
 }

@@ -1,9 +1,12 @@
 //! Keys and passwords: where they may come from, and where they must not appear.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
 
 use tempfile::TempDir;
 
@@ -180,6 +183,7 @@ fn pages_in_the_queue_have_no_password_of_the_server() {
 
     let place = TempDir::new().unwrap();
     let place = place.path();
+    #[cfg(feature = "pdf")]
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/tides.pdf");
     let words =
         ["--broker", "sqlite:q.db", "--provider", "openai", "--model", "any", "--progress", "json", "--pages", "1"];
@@ -201,4 +205,106 @@ fn pages_in_the_queue_have_no_password_of_the_server() {
     assert!(!stored().contains("hunter2") && !stored().contains("am9lOmh1bnRlcjI"));
     explain.kill().unwrap();
     explain.wait().unwrap();
+}
+
+/// Answers one request with the key that it carries, written as `form` writes it.
+fn repeat_key(stream: TcpStream, status: u16, form: fn(&str) -> String) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut key, mut len) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|len| *len > 0)?;
+        let lower = line.to_ascii_lowercase();
+        match lower.trim_end().split_once(": ") {
+            Some(("authorization", _)) => line.trim_end()["authorization: Bearer ".len()..].clone_into(&mut key),
+            Some(("content-length", value)) => len = value.parse().unwrap(),
+            None if lower == "\r\n" => break,
+            _ => {}
+        }
+    }
+    reader.read_exact(&mut vec![0; len]).ok()?;
+    let said = form(&key);
+    let body = match status {
+        200 => format!(
+            "{{\"choices\": [{{\"finish_reason\": \"stop\", \"message\": {{\"role\": \"assistant\", \"content\": \"your key is {said}\"}}}}], \
+             \"usage\": {{\"prompt_tokens\": 1, \"completion_tokens\": 1, \"total_tokens\": 2}}, \"{said}\": 1}}"
+        ),
+        _ => format!("{{\"error\": {{\"message\": \"bad key {said}\", \"code\": \"{said}\"}}}}"),
+    };
+    let head = format!("HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    (&stream).write_all(format!("{head}x-request-id: {key}\r\nconnection: close\r\n\r\n{body}").as_bytes()).ok()
+}
+
+/// Every file below `folder`, with its bytes.
+fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .flat_map(|path| match path.is_dir() {
+            true => files_below(&path),
+            false => vec![(path.display().to_string(), fs::read(&path).unwrap())],
+        })
+        .collect()
+}
+
+#[test]
+fn a_key_that_the_server_repeats_in_escapes_is_kept_nowhere() {
+    const KEY: &str = "sk-verysecretkey-0123456789abcdef";
+    let forms: [fn(&str) -> String; 3] = [
+        str::to_owned,
+        |key| key.chars().map(|character| format!("\\u{:04X}", u32::from(character))).collect(),
+        |key| format!("\\u0073{}", &key[1..]),
+    ];
+    #[cfg(feature = "pdf")]
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/tides.pdf");
+    let mut answered = 0;
+    for form in forms {
+        for status in [200, 400, 401] {
+            let place = TempDir::new().unwrap();
+            let place = place.path();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let base = format!("http://{}/v1", listener.local_addr().unwrap());
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    thread::spawn(move || repeat_key(stream.unwrap(), status, form));
+                }
+            });
+            let line = r#"{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{"role": "user", "content": "x"}]}}"#;
+            fs::write(place.join("in.jsonl"), line).unwrap();
+            let server = ["--base-url", &base, "--retries", "0"];
+            let batch = &["batch", "in.jsonl", "--output", "out.jsonl"][..];
+            #[cfg(feature = "pdf")]
+            let explain = &[
+                "explain",
+                sample.to_str().unwrap(),
+                "--out",
+                "out",
+                "--pages",
+                "1",
+                "--provider",
+                "openai",
+                "--model",
+                "m",
+            ][..];
+            let commands = [
+                batch,
+                #[cfg(feature = "pdf")]
+                explain,
+            ];
+            for command in commands {
+                let output = run(place, &[command, &server].concat(), &[("OPENAI_API_KEY", KEY)]);
+                let all = [output.stdout.clone(), output.stderr.clone()].concat();
+                let mut seen = files_below(place);
+                seen.push(("the terminal".to_owned(), all));
+                for (name, bytes) in &seen {
+                    let text = String::from_utf8_lossy(bytes);
+                    assert!(!text.contains("verysecretkey"), "{status}: {command:?}: {name}: {}", err(&output));
+                    assert!(!text.contains("u0073"), "{status}: {command:?}: {name}: {text}");
+                    answered += usize::from(text.contains("your key is (secret)"));
+                }
+            }
+        }
+    }
+    // The answers did arrive: what was looked for could have been there.
+    assert!(answered >= forms.len(), "{answered}");
 }

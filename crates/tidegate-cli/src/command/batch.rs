@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
-use tidegate_batch::{Caller, FoundReport, Look, Pace, Quotas};
+use tidegate_batch::{AutoConcurrency, Caller, FoundReport, LastMinute, Look, Pace, Quotas};
 use tidegate_http::Client;
 use tidegate_limit::{Admission, Snapshot};
 use tidegate_loop::signal::{Signal, SignalKind, signal};
 use tidegate_loop::spawn;
 
-use super::Done;
-use super::limits::{Concurrency, LimitArgs, SharedArgs};
+use super::bound::{Caps, Wait};
+use super::limits::{Concurrency, KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
-use crate::progress::{self, ProgressArg, Reporter, Run, Scene, Unit};
+use super::status::{StatusArgs, StatusSpec};
+use super::{Done, StopSignal, bound};
+use crate::found_limits;
+use crate::progress::{self, MetricsListener, ProgressArg, Reporter, Run, Scene, Unit};
 use crate::terminal;
-
-/// A server closes connections by itself before that.
-const KEPT_IDLE: Duration = Duration::from_secs(60);
 
 /// Failures that are printed as they happen; the rest is in the results.
 const FAILURES_PRINTED: u64 = 10;
@@ -44,7 +44,7 @@ const FAILURES_PRINTED: u64 = 10;
                   Examples:\n  tidegate batch requests.jsonl -o results.jsonl --rpm 500 --tpm 200000\n  \
                   tidegate batch requests.jsonl -o results.jsonl --retry-failed\n  \
                   make-requests | tidegate batch - --base-url http://localhost:8080/v1 > results.jsonl\n\n\
-                  Exit codes: 0 done, 1 some requests failed or are missing, 2 could not run."
+                  Exit codes: 0 done, 1 some requests failed or are missing, 2 could not run, 130 interrupted, 143 terminated."
 )]
 pub(crate) struct Args {
     /// The requests: a file, a pipe, or - for standard input
@@ -84,6 +84,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto)]
     progress: ProgressArg,
 
+    #[command(flatten)]
+    status: StatusArgs,
+
     /// Print the summary as JSON, on standard error if the results are on standard output
     #[arg(long)]
     json: bool,
@@ -98,6 +101,7 @@ struct Config {
     connections: usize,
     output: Output,
     progress: ProgressArg,
+    status: Option<StatusSpec>,
     json: bool,
 }
 
@@ -129,8 +133,13 @@ impl TryFrom<Args> for Config {
             limits.global_concurrency = Concurrency::AtMost(in_flight);
         }
         limits.fit_descriptors();
-        let quotas = limits
-            .quotas(limits.rpd.filter(|_| args.shared.limits.is_none()).map(|_| state_folder(&output)).transpose()?);
+        let auto = limits.auto_concurrency(Some(&args.shared));
+        let most = auto.as_ref().map_or(limits.global_concurrency.most(), AutoConcurrency::most);
+        let counts = match args.shared.limits {
+            None if limits.has_rates() => counts_file(&output, limits.rpd.is_some())?,
+            _ => None,
+        };
+        let quotas = limits.quotas(counts);
         let earlier = match (args.fresh, args.retry_failed) {
             (true, _) => Earlier::Discard,
             (_, true) => Earlier::RetryFailed,
@@ -141,63 +150,107 @@ impl TryFrom<Args> for Config {
             .stdout(terminal::send_json)
             .earlier(earlier)
             .bad_lines(bad_lines)
-            .model(args.server.model.clone());
+            .model(args.server.model.clone())
+            .auto_concurrency(auto);
         Ok(Config {
             batch,
             quotas,
             shared: args.shared,
             server: args.server,
-            connections: usize::try_from(limits.global_concurrency.most()).unwrap_or(usize::MAX),
+            connections: usize::try_from(most).unwrap_or(usize::MAX),
             // Where results go to the terminal, nothing can be drawn in place.
             progress: match (&output, args.progress) {
                 (Output::Stdout, ProgressArg::Auto) if terminal::out_is_terminal() => ProgressArg::Plain,
                 (_, progress) => progress,
             },
             output,
+            status: args.status.spec()?,
             json: args.json,
         })
     }
 }
 
-/// Where the day's count is kept: beside the results.
-fn state_folder(output: &Output) -> anyhow::Result<PathBuf> {
-    let folder = match output {
-        Output::File(path) => path.parent().unwrap_or(Path::new("")).join(".tidegate"),
-        Output::Stdout => PathBuf::from(".tidegate"),
+/// Where the counts of the minute and of the day are kept: beside the results. The day's count belongs to the folder.
+/// Without one, each output has its own file, so that runs with different outputs do not lock each other out.
+fn counts_file(output: &Output, daily: bool) -> anyhow::Result<Option<PathBuf>> {
+    let (folder, name) = match output {
+        Output::File(path) => (path.parent().unwrap_or(Path::new("")).join(".tidegate"), path.file_name()),
+        Output::Stdout => (PathBuf::from(".tidegate"), None),
+    };
+    let file = match (daily, name) {
+        (true, _) => "quota.db".into(),
+        (false, Some(name)) => {
+            let mut file = name.to_owned();
+            file.push(".quota.db");
+            file
+        }
+        // Several runs may write to standard output at once, and nothing tells them apart.
+        (false, None) => return Ok(None),
     };
     tidegate_files::create_directories(&folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    Ok(folder.join("quota.db"))
+    Ok(Some(folder.join(file)))
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    if args.progress == ProgressArg::Json {
+        terminal::use_json_lines();
+    }
     let config = Config::try_from(args)?;
     let (output, json) = (config.output.clone(), config.json);
     let reporter = Reporter::new(config.progress);
     let began = Instant::now();
-    let summary = tidegate_loop::run(send(config, reporter.clone())).map_err(|error| anyhow!("{error}"))??;
-    conclude(&summary, &output, &reporter, json, began.elapsed())
+    let signal = StopSignal::default();
+    let sending = send(config, reporter.clone(), signal.clone());
+    let summary = tidegate_loop::run(sending).map_err(|error| anyhow!("{error}"))??;
+    conclude(&summary, &output, &reporter, json, began.elapsed(), &signal)
 }
 
-async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
-    let Config { batch, quotas, shared, server, connections, .. } = config;
+async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> anyhow::Result<Summary> {
+    let Config { batch, quotas, shared, server, connections, status, .. } = config;
+    let metrics = MetricsListener::bind(status, &reporter).await?;
     let limits = shared.open(&quotas).await?;
     let gate = limits.admission.clone();
+    let (hinting, began) = (reporter.clone(), Instant::now());
     // As many connections as requests under way, and none of them closed between two.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
-    let caller = server.caller(&gate)?.with_client(client);
+    let noticing = reporter.clone();
+    let caller = server.caller(&gate)?.with_client(client).with_notice(move |line| noticing.say(line));
+    let asked = server.server_of(&caller);
+    if let Some(found) = found_limits::recall(&asked) {
+        gate.gate().remember(&found);
+    }
     let progress = Rc::new(Cell::new(Progress::default()));
-    let following = reporter.follow(Flow::new(&progress, gate, caller.clone(), batch.stop()));
+    let flow = Flow::new(&progress, gate, caller.clone(), &batch);
+    let rate = Rc::clone(&flow.rate);
+    let mut following = reporter.follow(flow);
+    following.serve("batch", metrics);
     // Listened for before anything is read or written.
     let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE]
-        .map(|kind| spawn(heed(signal(kind), batch.stop(), reporter.clone())));
+        .map(|kind| spawn(heed((kind, signal(kind)), stopped_by.clone(), batch.stop(), reporter.clone())));
     let outcome = batch
         .run(&caller, move |event, now| {
+            if matches!(event, Event::Answered { .. } | Event::Failed { .. }) {
+                rate.borrow_mut().count(Instant::now(), 1);
+            }
             progress.set(*now);
             reporter.tell(|| as_line(event, now), || as_json(event).to_string());
         })
         .await;
     drop(following);
+    let stats = limits.admission.stats();
+    if let Some(found) = &stats.found {
+        found_limits::keep(&asked, found);
+    }
+    let waits = stats.limits.iter().map(|limit| Wait {
+        limit: &limit.name,
+        amount: limit.amount,
+        seconds: limit.blocked_for.as_secs_f64(),
+    });
+    let caps = Caps { in_flight: connections as u64, pages_stated: false };
+    if let Some(line) = bound::hint(waits, began.elapsed().as_secs_f64(), caps) {
+        hinting.hint(&line);
+    }
     for task in &signals {
         task.cancel();
     }
@@ -206,14 +259,20 @@ async fn send(config: Config, reporter: Reporter) -> anyhow::Result<Summary> {
 }
 
 /// First in order, then at once.
-async fn heed(signals: io::Result<Signal>, stop: Stop, reporter: Reporter) {
+async fn heed(
+    (kind, signals): (SignalKind, io::Result<Signal>),
+    stopped_by: StopSignal,
+    stop: Stop,
+    reporter: Reporter,
+) {
     let Ok(mut signals) = signals else { return };
     signals.recv().await;
+    stopped_by.received(kind);
     reporter.stopping("waiting for the answers that are on their way; once more to drop them");
     stop.stop();
     signals.recv().await;
     reporter.leave("left; what was answered is kept: run the same command again for the rest");
-    std::process::exit(130);
+    stopped_by.exit();
 }
 
 /// For people: the first failures; the rest is in the results.
@@ -242,15 +301,34 @@ struct Flow {
     gate: Admission,
     caller: Caller,
     stop: Stop,
+    /// The number of requests; known before the first result.
+    counted: Rc<Cell<Option<u64>>>,
     began: Instant,
     pace: RefCell<Pace>,
+    rate: Rc<RefCell<LastMinute>>,
 }
 
 impl Flow {
-    fn new(progress: &Rc<Cell<Progress>>, gate: Admission, caller: Caller, stop: Stop) -> Flow {
+    fn new(progress: &Rc<Cell<Progress>>, gate: Admission, caller: Caller, batch: &Batch) -> Flow {
         let began = Instant::now();
         let pace = RefCell::new(Pace::new(began));
-        Flow { progress: Rc::clone(progress), gate, caller, stop, began, pace }
+        Flow {
+            progress: Rc::clone(progress),
+            gate,
+            caller,
+            stop: batch.stop(),
+            counted: batch.counted(),
+            began,
+            pace,
+            rate: Rc::default(),
+        }
+    }
+
+    /// Returns the counts, with the total from the beginning.
+    fn now(&self) -> Progress {
+        let mut now = self.progress.get();
+        now.total = now.total.or(self.counted.get());
+        now
     }
 
     /// How long it takes; nobody knows for a stream.
@@ -268,9 +346,8 @@ impl Flow {
 
 impl Run for Flow {
     fn scene(&self) -> Scene {
-        let (now, gate, elapsed) = (self.progress.get(), self.gate.stats(), self.began.elapsed());
+        let (now, gate, elapsed) = (self.now(), self.gate.stats(), self.began.elapsed());
         let settled = now.answered + now.failed;
-        let per_second = settled as f64 / elapsed.as_secs_f64().max(0.001);
         Scene {
             unit: Unit::Requests,
             elapsed,
@@ -279,7 +356,7 @@ impl Run for Flow {
             done: now.answered + now.already,
             kept: now.already,
             failed: now.failed,
-            pages_per_minute: per_second * 60.0,
+            pages_per_minute: self.rate.borrow().per_minute(Instant::now()) as f64,
             remaining: self.remaining(&now, &gate),
             tokens: now.usage.total(),
             stopping: self.stop.is_told(),
@@ -291,7 +368,7 @@ impl Run for Flow {
     }
 
     fn json(&self) -> Value {
-        let (now, gate) = (self.progress.get(), self.gate.stats());
+        let (now, gate) = (self.now(), self.gate.stats());
         json!({
             "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
             "already": now.already, "in_flight": gate.current, "waiting_for": gate.blocked_by,
@@ -307,6 +384,7 @@ fn conclude(
     reporter: &Reporter,
     json: bool,
     took: Duration,
+    signal: &StopSignal,
 ) -> anyhow::Result<Done> {
     let Summary { answered, failed, already, already_failed, skipped, usage, ended_early, .. } = summary;
     let ended = ended_early.as_ref().map(|ended| match ended {
@@ -317,7 +395,7 @@ fn conclude(
     });
     let said = if json {
         let summary = json!({
-            "answered": answered, "failed": failed, "already": already, "already_failed": already_failed,
+            "event": "summary", "answered": answered, "failed": failed, "already": already, "already_failed": already_failed,
             "skipped": skipped, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
             "ended_early": ended, "output": output.to_string(), "took_s": took.as_secs_f64(),
         });
@@ -358,5 +436,6 @@ fn conclude(
         ));
     }
     let complete = ended.is_none() && *failed + *already_failed + *skipped == 0;
-    Ok(if complete { Done::All } else { Done::SomeFailed })
+    let ended = if complete { Done::All } else { Done::SomeFailed };
+    Ok(signal.exit_code().map_or(ended, |exit_code| Done::Stopped { exit_code }))
 }

@@ -9,22 +9,26 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, anyhow, bail};
 use tidegate_batch::{
-    DEFAULT_PROMPT, Explain, ExplainError, FileReport, Input, Local, Options, Parameters, Prompt, Provider, Quotas,
-    Remote, Report, Selection, Stop, Store, find_pdfs,
+    AutoConcurrency, DEFAULT_PROMPT, Explain, ExplainError, FileReport, Input, Local, Options, Parameters, Prompt,
+    Provider, Quotas, Remote, Report, Selection, Stop, Store, find_pdfs,
 };
+use tidegate_http::Client;
 use tidegate_limit::Admission;
 use tidegate_loop::signal::{SignalKind, signal};
 use tidegate_loop::{JoinHandle, spawn};
 use tidegate_pdf::Reader;
 use tidegate_secret::Secret;
 
+use super::bound::{self, Caps, Wait};
 use super::explain_away::{Asks, Away};
-use super::limits::{LimitArgs, SharedArgs};
+use super::limits::{KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
-use super::{Done, EXPLAIN_QUEUE};
+use super::status::{StatusArgs, StatusSpec};
+use super::{Done, EXPLAIN_QUEUE, StopSignal};
 use crate::broker::{BrokerUrl, Kind, failed};
-use crate::progress::{ProgressArg, Reporter};
-use crate::terminal;
+use crate::found_limits::{self, Server};
+use crate::progress::{MetricsListener, ProgressArg, Reporter};
+use crate::terminal::{self, escape};
 
 /// What a run keeps for the next one, in the folder of its outputs.
 const STATE: &str = ".tidegate";
@@ -105,11 +109,12 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::Classic, help_heading = "Many machines")]
     queue_kind: Kind,
 
-    /// Pages of one file under way at once; auto: 50 below 20 pages, 30 up to 100, 20 above
+    /// Pages of one file in flight at once; auto: 50 below 20 pages, 30 up to 100, 20 above, and more if the stated limits need
+    /// them
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     page_concurrency: Count,
 
-    /// Files under way at once; auto: 5 below 20 pages, 3 up to 100, 2 above
+    /// Files in flight at once; auto: 5 below 20 pages, 3 up to 100, 2 above, and more if the stated limits need them
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     file_concurrency: Count,
 
@@ -128,6 +133,9 @@ pub(crate) struct Args {
     /// How to show the progress, on standard error
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto)]
     progress: ProgressArg,
+
+    #[command(flatten)]
+    status: StatusArgs,
 
     /// Print the report as JSON
     #[arg(long)]
@@ -184,6 +192,7 @@ struct Config {
     pictures: bool,
     reader: Reader,
     progress: ProgressArg,
+    status: Option<StatusSpec>,
     json: bool,
 }
 
@@ -192,6 +201,9 @@ impl TryFrom<Args> for Config {
 
     fn try_from(mut args: Args) -> anyhow::Result<Config> {
         let inputs: Vec<Input> = find_pdfs(&args.paths)?;
+        if let Some(note) = left_out(&inputs) {
+            terminal::say(escape::line(&note));
+        }
         let prompt_text = match args.prompt.as_deref() {
             None => DEFAULT_PROMPT.to_owned(),
             Some(text) => match text.strip_prefix('@') {
@@ -222,6 +234,9 @@ impl TryFrom<Args> for Config {
         options.context_pages = args.context_pages;
         options.page_concurrency = args.page_concurrency.0;
         options.file_concurrency = args.file_concurrency.0;
+        // Workers have queues of their own; what they take at a time says nothing about the provider.
+        options.auto_concurrency = args.limits.auto_concurrency(Some(&args.shared)).filter(|_| args.broker.is_none());
+        options.picture_bytes_max = args.limits.room().picture_bytes;
         options.retry_failed = args.retry_failed;
         options.fresh = args.fresh;
         options.html_px = Some(args.picture_px).filter(|&px| px > 0);
@@ -239,24 +254,40 @@ impl TryFrom<Args> for Config {
             pictures: !args.text_only,
             reader,
             progress: args.progress,
+            status: args.status.spec()?,
             json: args.json,
         })
     }
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
+    if args.progress == ProgressArg::Json {
+        terminal::use_json_lines();
+    }
     let config = Config::try_from(args)?;
     let state = config.options.out.join(STATE);
-    tidegate_files::create_directories(&state)
+    tidegate_files::create_own_directory(&state)
         .with_context(|| format!("cannot make the folder {}", state.display()))?;
     let json = config.json;
+    let auto = config.options.auto_concurrency.as_ref();
+    let caps = Caps {
+        in_flight: auto.map_or(config.quotas.global_concurrency, AutoConcurrency::most),
+        pages_stated: config.options.page_concurrency.is_some(),
+    };
     let reporter = Reporter::new(config.progress);
-    let run = explain(config, state, reporter.clone());
+    let signal = StopSignal::default();
+    let run = explain(config, state, reporter.clone(), signal.clone());
     let report = tidegate_loop::run(run).map_err(|error| anyhow!("{error}"))??;
-    conclude(&report, &reporter, json)
+    conclude(&report, &reporter, json, &signal, caps)
 }
 
-async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::Result<Report> {
+async fn explain(
+    mut config: Config,
+    state: PathBuf,
+    reporter: Reporter,
+    stopped_by: StopSignal,
+) -> anyhow::Result<Report> {
+    let metrics = MetricsListener::bind(config.status.take(), &reporter).await?;
     let limits = config.shared.open(&config.quotas).await?;
     let gate = limits.admission.clone();
     let away = match &config.broker {
@@ -266,20 +297,21 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
         }
         None => None,
     };
-    let provider: Rc<dyn Provider> = match &away {
-        Some(away) => Rc::new(away.crew.clone()),
-        None => provider(&config, &gate)?,
+    let (provider, asked): (Rc<dyn Provider>, Option<Server>) = match &away {
+        Some(away) => (Rc::new(away.crew.clone()), None),
+        None => provider(&config, &gate, &reporter)?,
     };
     let store = Store::open(state.join("results.db"))?;
     let (name, heard) = (config.server.address.provider.name(), reporter.clone());
     let explain = Explain::new(config.options, provider, name, &gate, store)
         .with_reader(config.reader)
         .on_event(move |event| heard.event(event));
-    let following = reporter.follow(explain.watch());
+    let mut following = reporter.follow(explain.watch());
+    following.serve("explain", metrics);
     let mut beside: Vec<JoinHandle<()>> = Vec::new();
     for kind in [SignalKind::INTERRUPT, SignalKind::TERMINATE] {
         let manner = if away.is_some() { Manner::WithWorkers } else { Manner::Alone };
-        beside.push(spawn(heed(kind, explain.stop(), reporter.clone(), manner)));
+        beside.push(spawn(heed(kind, stopped_by.clone(), explain.stop(), reporter.clone(), manner)));
     }
     if let Some(away) = &away {
         beside.extend(away.attend(explain.stop(), &reporter));
@@ -289,6 +321,9 @@ async fn explain(config: Config, state: PathBuf, reporter: Reporter) -> anyhow::
     beside.iter().for_each(|task| {
         task.cancel();
     });
+    if let (Some(asked), Some(found)) = (&asked, gate.stats().found) {
+        found_limits::keep(asked, &found);
+    }
     limits.close().await;
     if let Some(away) = away {
         away.broker.close().await.map_err(failed)?;
@@ -317,12 +352,27 @@ fn asks<'a>(config: &'a Config, gate: &Admission) -> anyhow::Result<Asks<'a>> {
     Ok(Asks { address, parameters: config.parameters.clone(), alone, base_url, fresh: config.options.fresh })
 }
 
-fn provider(config: &Config, gate: &Admission) -> anyhow::Result<Rc<dyn Provider>> {
+/// Who explains, and whose limits are found meanwhile: it starts with those of the last run.
+fn provider(
+    config: &Config,
+    gate: &Admission,
+    reporter: &Reporter,
+) -> anyhow::Result<(Rc<dyn Provider>, Option<Server>)> {
     Ok(match &config.parameters {
-        None => Rc::new(Local::new(gate)),
+        None => (Rc::new(Local::new(gate)), None),
         Some(parameters) => {
-            let caller = config.server.caller(gate)?;
-            Rc::new(Remote::new(caller, parameters.clone()).with_pictures(config.pictures))
+            let reporter = reporter.clone();
+            let mut caller = config.server.caller(gate)?.with_notice(move |line| reporter.say(line));
+            if let Some(auto) = &config.options.auto_concurrency {
+                let connections = usize::try_from(auto.most()).unwrap_or(usize::MAX);
+                let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
+                caller = caller.with_client(client.build()?);
+            }
+            let asked = config.server.server_of(&caller);
+            if let Some(found) = found_limits::recall(&asked) {
+                gate.gate().remember(&found);
+            }
+            (Rc::new(Remote::new(caller, parameters.clone()).with_pictures(config.pictures)), Some(asked))
         }
     })
 }
@@ -335,7 +385,7 @@ enum Manner {
 }
 
 /// First in order, then at once, then not at all.
-async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter, manner: Manner) {
+async fn heed(kind: SignalKind, stopped_by: StopSignal, stop: Stop, reporter: Reporter, manner: Manner) {
     let (finishing, dropping, leaving) = match manner {
         Manner::Alone => (
             "finishing what is under way, which is paid for; once more to drop it",
@@ -353,6 +403,7 @@ async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter, manner: Manner) 
     let mut times = 0;
     loop {
         times += signals.recv().await;
+        stopped_by.received(kind);
         match times {
             1 => {
                 reporter.stopping(finishing);
@@ -364,13 +415,13 @@ async fn heed(kind: SignalKind, stop: Stop, reporter: Reporter, manner: Manner) 
             }
             _ => {
                 reporter.leave(leaving);
-                std::process::exit(130);
+                stopped_by.exit();
             }
         }
     }
 }
 
-fn conclude(report: &Report, reporter: &Reporter, json: bool) -> anyhow::Result<Done> {
+fn conclude(report: &Report, reporter: &Reporter, json: bool, signal: &StopSignal, caps: Caps) -> anyhow::Result<Done> {
     if json {
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
@@ -380,7 +431,7 @@ fn conclude(report: &Report, reporter: &Reporter, json: bool) -> anyhow::Result<
     }
     let totals = &report.totals;
     if let Some(reason) = &report.stopped {
-        if totals.done == 0 {
+        if totals.done == 0 && signal.exit_code().is_none() {
             bail!("{reason}");
         }
         terminal::say(format!(
@@ -388,17 +439,38 @@ fn conclude(report: &Report, reporter: &Reporter, json: bool) -> anyhow::Result<
             totals.done, totals.pages
         ));
     }
-    if totals.files_failed == totals.files && totals.done == 0 && totals.pages == 0 {
+    let stopped = signal.exit_code().map(|exit_code| Done::Stopped { exit_code });
+    if stopped.is_none() && totals.files_failed == totals.files && totals.done == 0 && totals.pages == 0 {
         let file = report.files.iter().find_map(|file| file.error.as_deref()).unwrap_or("nothing could be read");
         return Err(match totals.files {
             1 => anyhow!("{file}"),
             files => anyhow!("none of the {files} files could be read; the first: {file}"),
         });
     }
+    let waits = report.limits.iter().map(|limit| Wait {
+        limit: &limit.name,
+        amount: limit.amount,
+        seconds: limit.blocked_seconds,
+    });
+    if let Some(line) = bound::hint(waits, report.seconds, caps) {
+        reporter.hint(&line);
+    }
     if let Some(line) = what_to_open(report).filter(|_| !json) {
         reporter.hint(&line);
     }
-    Ok(if report.is_complete() { Done::All } else { Done::SomeFailed })
+    let ended = if report.is_complete() { Done::All } else { Done::SomeFailed };
+    Ok(stopped.unwrap_or(ended))
+}
+
+/// Says that links to a file that is explained anyway are left out.
+fn left_out(inputs: &[Input]) -> Option<String> {
+    let mut links = inputs.iter().flat_map(|input| input.left_out.iter().map(move |link| (link, &input.path)));
+    let (link, file) = links.next()?;
+    let same = format!("{} is the same file as {}", link.display(), file.display());
+    Some(match links.count() {
+        0 => format!("{same} and is explained once"),
+        others => format!("{same}; it and {others} other links are left out, and each file is explained once"),
+    })
 }
 
 /// Names the page to look at first: the one with the most explanations in it.
@@ -424,6 +496,21 @@ mod tests {
         file.done = done;
         file.outputs = ["json", "md", "html"].map(|ending| format!("out/{name}.{ending}")).to_vec();
         file
+    }
+
+    #[test]
+    fn links_that_are_left_out_are_reported_in_one_line() {
+        let input = |left_out: &[&str]| Input {
+            path: "a.pdf".into(),
+            stem: "a".into(),
+            left_out: left_out.iter().map(PathBuf::from).collect(),
+        };
+        assert_eq!(left_out(&[input(&[])]), None);
+        assert_eq!(left_out(&[input(&["b.pdf"])]).unwrap(), "b.pdf is the same file as a.pdf and is explained once");
+        assert_eq!(
+            left_out(&[input(&["b.pdf", "c.pdf"]), input(&["d.pdf"])]).unwrap(),
+            "b.pdf is the same file as a.pdf; it and 2 other links are left out, and each file is explained once"
+        );
     }
 
     fn hint(files: Vec<FileReport>) -> Option<String> {

@@ -4,16 +4,20 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::machine::Room;
 use crate::{descriptors, terminal};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use tidegate_batch::{GLOBAL_CONCURRENCY, Quotas, WindowKind};
+use tidegate_batch::{AutoConcurrency, GLOBAL_CONCURRENCY, Quotas, WindowKind, WindowLengths};
 use tidegate_limit::store::Store as QuotaStore;
 use tidegate_limit::{Admission, Gate, Limit, Window};
 use tidegate_redis::{Address, AgreeError, Client, ClientOptions, OnLoss, SharedGate};
 
 /// How long a Redis may take to answer at the start.
 const REDIS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server closes connections by itself before that.
+pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(60);
 
 /// The least and the most that limits in common lose to the way to the server.
 const MARGIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
@@ -22,32 +26,34 @@ const MARGIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Requests a minute
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) rpm: Option<u64>,
+    /// Requests per minute, or per another window: 10/1s
+    #[arg(long, value_name = "N[/TIME]")]
+    pub(crate) rpm: Option<Rate>,
 
-    /// Tokens a minute; each request is estimated before it is sent and settled by what its answer says
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) tpm: Option<u64>,
+    /// Tokens per minute, or per another window: 20000/10s; each request is estimated before it is sent and settled by what its
+    /// answer says
+    #[arg(long, value_name = "N[/TIME]")]
+    pub(crate) tpm: Option<Rate>,
 
-    /// Tokens of requests a minute, where they are limited apart from those of answers, as by Anthropic
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) itpm: Option<u64>,
+    /// Input tokens per minute, or per another window, for providers that limit them separately, as Anthropic does
+    #[arg(long, value_name = "N[/TIME]")]
+    pub(crate) itpm: Option<Rate>,
 
-    /// Tokens of answers a minute, where they are limited apart; an answer counts as long as it may be (--max-tokens) or as
-    /// the last ones were, and is settled by how long it is
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) otpm: Option<u64>,
+    /// Output tokens per minute, or per another window, for providers that limit them separately; an answer counts as long as it
+    /// may be (--max-tokens) or as the last ones were, and is settled by how long it is
+    #[arg(long, value_name = "N[/TIME]")]
+    pub(crate) otpm: Option<Rate>,
 
     /// Requests a day; counted over restarts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rpd: Option<u64>,
 
-    /// How the provider counts a minute
+    /// How the provider counts a minute, or the window stated with a limit
     #[arg(long, value_enum, default_value_t = WindowArg::Strict)]
     pub(crate) window: WindowArg,
 
-    /// Requests in flight at once, over all files; auto: as many as the server takes, up to 200
+    /// Requests in flight at once, over all files; auto: 200, which explain, batch and plan raise to what the stated limits need;
+    /// fewer if the server refuses
     #[arg(long, value_name = "auto|N", default_value = "auto")]
     pub(crate) global_concurrency: Concurrency,
 
@@ -55,9 +61,37 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "ZONE", default_value = "America/Los_Angeles")]
     pub(crate) day_zone: String,
 
-    /// How long a minute is, for rehearsals against a provider with shorter ones
+    /// How long the window of each limit is that does not state one, for rehearsals
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration, hide_short_help = true)]
     pub(crate) minute: Duration,
+}
+
+/// An amount per minute, or per a window of its own: `500`, `10/1s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    amount: u64,
+    per: Option<Duration>,
+}
+
+/// A longer window is not one that providers count requests and tokens in.
+const WINDOW_MAX: Duration = Duration::from_secs(3_600);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let (amount, per) = match text.split_once('/') {
+            Some((amount, per)) => (amount, Some(per)),
+            None => (text, None),
+        };
+        let amount = amount.trim().parse().ok().filter(|amount| *amount > 0);
+        let amount = amount.ok_or("an amount above 0 such as 500, or with its window: 10/1s")?;
+        let per = per.map(duration).transpose()?;
+        if per.is_some_and(|per| per > WINDOW_MAX) {
+            return Err("a window of an hour at most; --rpd is for requests per day".into());
+        }
+        Ok(Rate { amount, per })
+    }
 }
 
 /// How many requests are in flight at once. In both cases fewer, if the server refuses more.
@@ -90,15 +124,20 @@ impl FromStr for Concurrency {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WindowArg {
-    /// At most N in any 60 seconds; may send all N at once
+    /// At most N in any 60 seconds, or any window of the stated length; may send all N at once
     Strict,
     /// A bucket that is refilled evenly
     Bucket,
-    /// Minutes of the clock
+    /// Minutes of the clock, or windows of the stated length that begin with them
     Minute,
 }
 
 impl LimitArgs {
+    /// Returns `true` if a rate is limited, per minute or per day.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.quotas(None).limits().iter().any(|limit| limit.rated().is_some())
+    }
+
     /// Lowers the concurrency to what the limit of open files allows, and says so.
     pub(crate) fn fit_descriptors(&mut self) {
         let Some(limit) = descriptors::raise_limit() else { return };
@@ -112,7 +151,22 @@ impl LimitArgs {
         }
     }
 
-    /// What was asked for; the day's count is kept in `file`.
+    /// Derives the concurrency, if it was not stated; limits that machines share stay as they are.
+    pub(crate) fn auto_concurrency(&self, shared: Option<&SharedArgs>) -> Option<AutoConcurrency> {
+        if self.global_concurrency != Concurrency::Auto || shared.is_some_and(|shared| shared.limits.is_some()) {
+            return None;
+        }
+        let room = self.room();
+        let limits = self.quotas(None).limits();
+        Some(AutoConcurrency::new(&limits).requests_max(room.requests).files_max(room.files))
+    }
+
+    /// What this machine has room for.
+    pub(crate) fn room(&self) -> Room {
+        Room::now(descriptors::limit().map(descriptors::requests_within))
+    }
+
+    /// The limits that were stated; the counts of the minute and the day are kept in `file`.
     pub(crate) fn quotas(&self, file: Option<PathBuf>) -> Quotas {
         let window = match self.window {
             WindowArg::Strict => WindowKind::Strict,
@@ -120,13 +174,19 @@ impl LimitArgs {
             WindowArg::Minute => WindowKind::Minute,
         };
         Quotas {
-            rpm: self.rpm,
-            tpm: self.tpm,
-            itpm: self.itpm,
-            otpm: self.otpm,
+            rpm: self.rpm.map(|rate| rate.amount),
+            tpm: self.tpm.map(|rate| rate.amount),
+            itpm: self.itpm.map(|rate| rate.amount),
+            otpm: self.otpm.map(|rate| rate.amount),
             rpd: self.rpd,
             window,
             minute: self.minute,
+            lengths: WindowLengths {
+                rpm: self.rpm.and_then(|rate| rate.per),
+                tpm: self.tpm.and_then(|rate| rate.per),
+                itpm: self.itpm.and_then(|rate| rate.per),
+                otpm: self.otpm.and_then(|rate| rate.per),
+            },
             day_zone: self.day_zone.as_str().into(),
             global_concurrency: self.global_concurrency.most(),
             file,
@@ -274,6 +334,17 @@ mod tests {
         assert_eq!("30".parse(), Ok(Concurrency::AtMost(30)));
         for text in ["", "0", "-1", "many"] {
             assert!(text.parse::<Concurrency>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read_with_their_windows() {
+        let rate = |amount, per| Ok(Rate { amount, per });
+        assert_eq!("500".parse(), rate(500, None));
+        assert_eq!("600/6s".parse(), rate(600, Some(Duration::from_secs(6))));
+        assert_eq!("10/500ms".parse(), rate(10, Some(Duration::from_millis(500))));
+        for text in ["", "0", "-1", "0/1s", "10/", "10/0s", "10/soon", "10/2h", "ten", "1/1s/1s"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod batch;
+mod bound;
 pub(crate) mod completions;
 pub(crate) mod enqueue;
 #[cfg(feature = "pdf")]
@@ -19,10 +20,16 @@ pub(crate) mod rebuild;
 pub(crate) mod result;
 pub(crate) mod revoke;
 pub(crate) mod server;
+pub(crate) mod status;
 pub(crate) mod trace;
 #[cfg(not(feature = "pdf"))]
 pub(crate) mod without_pdf;
 pub(crate) mod worker;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tidegate_loop::signal::SignalKind;
 
 use crate::args::Command;
 #[cfg(not(feature = "pdf"))]
@@ -36,6 +43,31 @@ pub(crate) const EXPLAIN_QUEUE: &str = "explain";
 pub(crate) enum Done {
     All,
     SomeFailed,
+    /// A signal stopped it before its end.
+    Stopped {
+        exit_code: u8,
+    },
+}
+
+/// The signal that stopped a run, if one did. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StopSignal(Rc<Cell<Option<SignalKind>>>);
+
+impl StopSignal {
+    /// Records that `kind` was received. The first signal counts.
+    pub(crate) fn received(&self, kind: SignalKind) {
+        self.0.set(self.0.get().or(Some(kind)));
+    }
+
+    /// Returns the exit code that shells expect: 128 and the signal's number; `None` without a signal.
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        self.0.get().and_then(|kind| u8::try_from(128 + kind.as_raw()).ok())
+    }
+
+    /// Ends the process at once.
+    pub(crate) fn exit(&self) -> ! {
+        std::process::exit(self.exit_code().map_or(1, i32::from))
+    }
 }
 
 pub(crate) fn run(command: Command) -> anyhow::Result<Done> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use tidegate_batch::plan::{Job, Part, Plan, Prices, Requests, Tokens};
-use tidegate_batch::{Dialect, jsonl};
+use tidegate_batch::{AutoConcurrency, Dialect, jsonl};
+use tidegate_limit::{Cost, Dimension};
 use tidegate_rehearsal::Latency;
 
 use super::limits::LimitArgs;
@@ -77,24 +78,28 @@ fn price(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
-    let (parts, files_at_once) = match args.requests {
+    let mut work = match args.requests {
         Some(count) => {
             let tokens = Tokens {
                 input: args.tokens_per_request.unwrap_or(1_000),
                 output: args.answer_tokens.unwrap_or(ANSWER_TOKENS),
             };
-            (
-                vec![part(
-                    Path::new("requests"),
-                    Requests::Alike { count, tokens },
-                    args.limits.global_concurrency.most(),
-                )],
-                1,
-            )
+            let most = args.limits.global_concurrency.most();
+            Work {
+                lists: vec![part(Path::new("requests"), Requests::Alike { count, tokens }, most)],
+                ..Work::default()
+            }
         }
         None => files(&args)?,
     };
-    let mut job = Job::new(args.limits.quotas(None).limits()).parts(parts).parts_at_once(files_at_once);
+    let mut quotas = args.limits.quotas(None);
+    if let Some(auto) = args.limits.auto_concurrency(None) {
+        let needed = auto.needed(&work.mean_cost(), args.latency.mean());
+        quotas.global_concurrency = auto.in_flight(needed);
+        work.widen(&auto, needed, args.pdf.is_auto());
+    }
+    let parts_at_once = work.lists.len() + work.files_at_once;
+    let mut job = Job::new(quotas.limits()).parts(work.lists).parts(work.documents).parts_at_once(parts_at_once);
     let mut latencies = args.latency.seeded(args.seed);
     job = job.latency(move |_| latencies.next().unwrap_or_default());
     if let (Some(input), Some(output)) = (args.price_in, args.price_out) {
@@ -108,34 +113,87 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
     Ok(if plan.too_large > 0 { super::Done::SomeFailed } else { super::Done::All })
 }
 
+/// What is to be asked.
+#[derive(Default)]
+struct Work {
+    /// Requests that are only bound by the global concurrency.
+    lists: Vec<Part>,
+    documents: Vec<Part>,
+    /// Documents that are worked on at once.
+    files_at_once: usize,
+}
+
+impl Work {
+    /// What a request costs in the mean.
+    fn mean_cost(&self) -> Cost {
+        let (mut count, mut input, mut output) = (0, 0, 0);
+        let mut add = |tokens: &Tokens, times: u64| {
+            count += times;
+            input += u64::from(tokens.input) * times;
+            output += u64::from(tokens.output) * times;
+        };
+        for part in self.lists.iter().chain(&self.documents) {
+            match &part.requests {
+                Requests::Alike { count, tokens } => add(tokens, *count),
+                Requests::Each(list) => list.iter().for_each(|tokens| add(tokens, 1)),
+            }
+        }
+        let (input, output) = (input / count.max(1), output / count.max(1));
+        Cost::tokens(input + output).and(Dimension::INPUT_TOKENS, input).and(Dimension::OUTPUT_TOKENS, output)
+    }
+
+    /// Gives the parts the concurrency that `batch` and `explain` have once they know the answer times. What was stated of
+    /// pages and files stays.
+    fn widen(&mut self, auto: &AutoConcurrency, needed: Option<u64>, (auto_pages, auto_files): (bool, bool)) {
+        for list in &mut self.lists {
+            list.cap = auto.in_flight(needed);
+        }
+        let cap = |part: &Part, files: usize| match u32::try_from(part.cap) {
+            Ok(own) if auto_pages => AutoConcurrency::pages_of_file(own, needed, files).into(),
+            _ => part.cap,
+        };
+        let in_flight = |files: usize| -> u64 {
+            let documents = self.documents.iter().take(files);
+            documents.map(|part| part.requests.count().min(cap(part, files))).sum()
+        };
+        let mut files = self.files_at_once.min(self.documents.len());
+        while auto_files && files < self.documents.len() && auto.needs_file(needed, files, in_flight(files)) {
+            files += 1;
+        }
+        self.files_at_once = files;
+        for part in &mut self.documents {
+            part.cap = cap(part, files);
+        }
+    }
+}
+
 /// The requests of one file, of which at most `cap` are in flight at once.
 pub(super) fn part(path: &Path, requests: Requests, cap: u64) -> Part {
     Part { name: path.display().to_string(), requests, cap }
 }
 
-/// What is to be asked, file by file, and how many files at once.
-fn files(args: &Args) -> anyhow::Result<(Vec<Part>, usize)> {
+/// What is to be asked, file by file.
+fn files(args: &Args) -> anyhow::Result<Work> {
     let is_jsonl = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "jsonl" || ending == "ndjson");
     let (lists, documents): (Vec<&PathBuf>, Vec<&PathBuf>) = args.paths.iter().partition(is_jsonl);
-    let mut parts = Vec::new();
+    let mut work = Work::default();
     for path in &lists {
         let mut costs = jsonl::costs(&jsonl::Input::File(path.to_path_buf()), Dialect::OpenAi)?;
         for tokens in &mut costs {
             tokens.input = args.tokens_per_request.unwrap_or(tokens.input);
             tokens.output = args.answer_tokens.unwrap_or(tokens.output);
         }
-        parts.push(part(path, Requests::Each(costs), args.limits.global_concurrency.most()));
+        work.lists.push(part(path, Requests::Each(costs), args.limits.global_concurrency.most()));
     }
     if documents.is_empty() {
-        return Ok((parts, lists.len()));
+        return Ok(work);
     }
     let documents: Vec<PathBuf> = documents.into_iter().cloned().collect();
-    let (read, at_once) = args.pdf.parts(&documents, args.tokens_per_request, args.answer_tokens)?;
-    parts.extend(read);
-    if parts.is_empty() {
+    (work.documents, work.files_at_once) = args.pdf.parts(&documents, args.tokens_per_request, args.answer_tokens)?;
+    if work.lists.is_empty() && work.documents.is_empty() {
         bail!("none of the files can be read");
     }
-    Ok((parts, at_once + lists.len()))
+    Ok(work)
 }
 
 fn describe(plan: &Plan) -> String {

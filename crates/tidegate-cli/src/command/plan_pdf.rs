@@ -24,11 +24,11 @@ pub(crate) struct PdfArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     context_pages: u32,
 
-    /// Pages of one file in flight at once; auto: by the file's size, as explain does
+    /// Pages of one file in flight at once; auto: by the file's size and the stated limits, as explain does
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     page_concurrency: Count,
 
-    /// Files in flight at once; auto: by the files' size, as explain does
+    /// Files in flight at once; auto: by the files' size and the stated limits, as explain does
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     file_concurrency: Count,
 }
@@ -50,6 +50,11 @@ impl FromStr for Count {
 }
 
 impl PdfArgs {
+    /// Returns whether the concurrency of pages and of files was left to tidegate.
+    pub(super) fn is_auto(&self) -> (bool, bool) {
+        (self.page_concurrency.0.is_none(), self.file_concurrency.0.is_none())
+    }
+
     /// What is to be asked about `documents`, file by file, and how many files at once. A file that cannot be read is left out.
     pub(super) fn parts(
         &self,

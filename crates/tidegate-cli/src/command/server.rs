@@ -10,6 +10,7 @@ use tidegate_limit::{Admission, Backoff};
 use tidegate_secret::Secret;
 
 use super::limits::duration;
+use crate::found_limits::Server;
 
 /// Who is asked
 #[derive(Debug, Clone, clap::Args)]
@@ -55,6 +56,10 @@ pub(crate) struct AddressArgs {
     /// How long one request may take, from the connection to the end of the answer
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
     pub(crate) timeout: Duration,
+
+    /// Longest outage to wait for: while a server that has answered is away, the run pauses and probes it
+    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = duration)]
+    pub(crate) outage_limit: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,6 +95,17 @@ impl ServerArgs {
     /// Whoever sends the requests, within `gate`.
     pub(crate) fn caller(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
         self.address.caller(gate, self.retries)
+    }
+}
+
+impl ServerArgs {
+    /// Whose limits are found by a run through `caller`.
+    pub(crate) fn server_of(&self, caller: &Caller) -> Server {
+        Server {
+            provider: self.address.provider.name().to_owned(),
+            base_url: caller.base_url().to_owned(),
+            model: self.model.clone().unwrap_or_default(),
+        }
     }
 }
 
@@ -133,7 +149,7 @@ impl AddressArgs {
     pub(crate) fn caller(&self, gate: impl Into<Admission>, retries: u32) -> anyhow::Result<Caller> {
         let key = self.key(self.dialect()?)?;
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(retries);
-        let retries = Retries { backoff, ..Retries::default() };
+        let retries = Retries { backoff, outage_max: self.outage_limit, ..Retries::default() };
         let caller = self.caller_without_key(gate)?.with_key(key).with_insecure_http(self.insecure_http);
         Ok(caller.with_retries(retries).with_timeout(self.timeout))
     }

@@ -31,6 +31,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 pub(super) struct PdfArgs {}
 
 impl PdfArgs {
+    pub(super) fn is_auto(&self) -> (bool, bool) {
+        (false, false)
+    }
+
     pub(super) fn parts(
         &self,
         documents: &[PathBuf],

@@ -98,7 +98,8 @@ impl Line {
 /// The whole display, at most as many lines as there are rows, less two for what is said above it.
 pub(crate) fn draw(scene: &Scene, size: Size, style: Style) -> Vec<String> {
     let mut below = gauges(scene, size, style);
-    below.extend(found(scene, size, style));
+    below.extend(scene.found.as_deref().map(|text| notice(text, size, style)));
+    below.extend(scene.load.as_deref().map(|text| notice(text, size, style)));
     below.push(queue(scene, size, style));
     let mut lines = vec![overall(scene, size, style)];
     let room = size.rows.saturating_sub(2).max(1);
@@ -249,10 +250,10 @@ fn fullness(gauge: &Gauge) -> Paint {
 }
 
 /// `  found: 600 requests per minute (state it with --rpm 600)`
-fn found(scene: &Scene, size: Size, style: Style) -> Option<String> {
+fn notice(text: &str, size: Size, style: Style) -> String {
     let mut line = Line::new(size, style);
-    line.push("  ", Paint::Plain).push(scene.found.as_deref()?, Paint::Warn);
-    Some(line.done())
+    line.push("  ", Paint::Plain).push(text, Paint::Warn);
+    line.done()
 }
 
 /// `  12 under way, 38 wait for rpm: room in 4 s`
@@ -431,6 +432,9 @@ mod tests {
             lines[lines.len() - 2..],
             ["  found: 10 requests per second", "  12 under way, 38 wait for the server"]
         );
+        found.load = Some("this machine is busy".to_owned());
+        let lines = draw(&found, size(100, 24), PLAIN);
+        assert_eq!(lines[lines.len() - 2], "  this machine is busy");
     }
 
     #[test]

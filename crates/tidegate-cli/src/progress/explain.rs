@@ -4,21 +4,12 @@ use serde_json::{Value, json};
 use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
 
 use super::scene::{File, Scene, State, Unit};
-use super::{Reporter, Run, Way, found, gauges, queue};
-use crate::terminal::{self, escape};
+use super::{Reporter, Run, found, gauges, queue};
 
 impl Reporter {
     /// Something has happened in a run that explains files.
     pub(crate) fn event(&self, event: &Event<'_>) {
         self.tell(|| line(event), || value(event).to_string());
-    }
-
-    /// Writes the last line of a run: what to do next. With `--progress json` there is none: `progress` is the last event.
-    pub(crate) fn hint(&self, line: &str) {
-        match &*self.way {
-            Way::Display(_) | Way::Lines => terminal::say(escape::line(line)),
-            Way::Json | Way::Nothing => {}
-        }
     }
 }
 
@@ -41,9 +32,13 @@ fn line(event: &Event<'_>) -> Option<String> {
         Event::Page { name, page, status: PageStatus::Failed { reason, .. }, .. } => {
             Some(format!("{name}, page {page}: {reason}"))
         }
-        Event::FileDone { name, outputs, .. } => {
+        Event::FileDone { name, pages, done, outputs, .. } => {
             let page = outputs.iter().find(|path| path.extension().is_some_and(|ending| ending == "html"));
-            Some(format!("{name}: done, {}", page.or(outputs.first())?.display()))
+            let path = page.or(outputs.first())?.display();
+            Some(match done == pages {
+                true => format!("{name}: done, {path}"),
+                false => format!("{name}: {done} of {pages} pages explained, {path}"),
+            })
         }
         Event::Stopping { reason } => Some(format!("stopping: {reason}")),
         _ => None,
@@ -72,8 +67,8 @@ fn value(event: &Event<'_>) -> Value {
             }
             line
         }
-        Event::FileDone { file, name, outputs } => {
-            json!({"event": "file_done", "file": file, "name": name, "outputs": outputs})
+        Event::FileDone { file, name, pages, done, outputs } => {
+            json!({"event": "file_done", "file": file, "name": name, "pages": pages, "done": done, "outputs": outputs})
         }
         Event::Stopping { reason } => json!({"event": "stopping", "reason": reason}),
         _ => json!({"event": "other"}),
@@ -98,6 +93,7 @@ fn scene(progress: &Progress) -> Scene {
         gauges: gauges(&progress.gate),
         queue: queue(&progress.gate),
         found: found(&progress.gate),
+        load: None,
     }
 }
 
@@ -112,4 +108,20 @@ fn file(progress: &FileProgress) -> File {
     };
     let (pages, done, failed, skipped, asking) = (*pages, *done, *failed, *skipped, *asking);
     File { name: name.clone(), state, pages, done, failed, skipped, asking }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_done_when_all_of_its_pages_are() {
+        let outputs = [PathBuf::from("out/a.json"), PathBuf::from("out/a.html")];
+        let said =
+            |done| line(&Event::FileDone { file: 0, name: "a.pdf", pages: 113, done, outputs: &outputs }).unwrap();
+        assert_eq!(said(113), "a.pdf: done, out/a.html");
+        assert_eq!(said(24), "a.pdf: 24 of 113 pages explained, out/a.html");
+    }
 }

@@ -32,8 +32,8 @@ pub(crate) fn progress(scene: &Scene) -> String {
         }
         None => {}
     }
-    if let Some(found) = &scene.found {
-        line += &format!("; {found}");
+    for notice in scene.found.iter().chain(&scene.load) {
+        line += &format!("; {notice}");
     }
     line
 }

@@ -41,8 +41,13 @@ pub(crate) fn found(gate: &Snapshot) -> Option<String> {
 fn limits(found: &Found) -> String {
     let from = if found.remembered { "from the last run" } else { "found" };
     let mut options = Vec::new();
-    if let Some(window) = found.window.filter(|window| !window.is_pace && window.nominal().as_secs() == 60) {
-        options.push(format!("--rpm {}", window.amount));
+    if let Some(window) = found.window.filter(|window| !window.is_pace) {
+        match window.nominal().as_millis() {
+            60_000 => options.push(format!("--rpm {}", window.amount)),
+            millis if millis % 1_000 == 0 => options.push(format!("--rpm {}/{}s", window.amount, millis / 1_000)),
+            // As measured, which is not how the server's documentation puts it.
+            _ => {}
+        }
     }
     options.extend(found.in_flight.map(|in_flight| format!("--global-concurrency {in_flight}")));
     match options.is_empty() {
@@ -76,6 +81,8 @@ fn gauge(limit: &LimitSnapshot, gate: &Snapshot) -> Gauge {
         amount: limit.amount,
         back_in: from_now(limit.next_reset),
         held_for: from_now(limit.held_until),
+        blocked: limit.blocked,
+        blocked_for: limit.blocked_for,
         shut: limit.shut.clone(),
     }
 }
@@ -97,7 +104,8 @@ mod tests {
         let window = |amount, millis| FoundWindow { amount, length: Duration::from_millis(millis), is_pace: false };
         let with = |window| Found { window: Some(window), ..Found::default() };
         assert_eq!(line(Found::default()), None);
-        assert_eq!(line(with(window(10, 1_020))).unwrap(), "found: 10 requests per second");
+        assert_eq!(line(with(window(10, 1_020))).unwrap(), "found: 10 requests per second (state it with --rpm 10/1s)");
+        assert_eq!(line(with(window(600, 6_030))).unwrap(), "found: 600 requests per 6.03 s");
         let minute = line(with(window(600, 60_100))).unwrap();
         assert_eq!(minute, "found: 600 requests per minute (state it with --rpm 600)");
         let cap = line(Found { in_flight: Some(20), ..Found::default() }).unwrap();
@@ -105,7 +113,7 @@ mod tests {
         let pace = line(with(FoundWindow { is_pace: true, ..window(8, 500) })).unwrap();
         assert_eq!(pace, "found: about 16 requests per second; no fixed window fits");
         let remembered = line(Found { remembered: true, ..with(window(10, 1_020)) }).unwrap();
-        assert_eq!(remembered, "from the last run: 10 requests per second");
+        assert_eq!(remembered, "from the last run: 10 requests per second (state it with --rpm 10/1s)");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! `explain.rs` looks at a run that explains files, `live.rs` at a gate, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
-//! and texts are made to fit. `lines.rs` and `json.rs` are the other two ways.
+//! and texts are made to fit. `lines.rs` and `json.rs` are the other two ways; `metrics.rs` is the page for Prometheus.
 
 mod draw;
 #[cfg(feature = "pdf")]
@@ -11,6 +11,8 @@ mod figures;
 mod json;
 mod lines;
 mod live;
+mod metrics;
+mod pressure;
 #[cfg_attr(not(feature = "pdf"), allow(dead_code, reason = "only explain shows files and pages"))]
 mod scene;
 mod screen;
@@ -27,6 +29,8 @@ use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
 pub(crate) use live::{found, gauges, queue};
+pub(crate) use metrics::MetricsListener;
+use pressure::Pressure;
 pub(crate) use scene::{Scene, Unit};
 use screen::{Screen, size};
 
@@ -65,7 +69,7 @@ pub(crate) struct Reporter {
 
 enum Way {
     Display(RefCell<Display>),
-    Lines,
+    Lines(RefCell<Pressure>),
     Json,
     Nothing,
 }
@@ -75,9 +79,9 @@ impl Reporter {
         let way = match arg {
             ProgressArg::Auto => match screen::style() {
                 Some(style) => Way::Display(RefCell::new(Display::new(style))),
-                None => Way::Lines,
+                None => Way::Lines(RefCell::default()),
             },
-            ProgressArg::Plain => Way::Lines,
+            ProgressArg::Plain => Way::Lines(RefCell::default()),
             ProgressArg::Json => Way::Json,
             ProgressArg::None => Way::Nothing,
         };
@@ -92,7 +96,7 @@ impl Reporter {
                     display.borrow_mut().say(&line);
                 }
             }
-            Way::Lines => {
+            Way::Lines(_) => {
                 if let Some(line) = line() {
                     terminal::say(escape::line(&line));
                 }
@@ -107,7 +111,15 @@ impl Reporter {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().say(line),
             Way::Json => terminal::say_json(&json::message(line)),
-            Way::Lines | Way::Nothing => terminal::say(line),
+            Way::Lines(_) | Way::Nothing => terminal::say(line),
+        }
+    }
+
+    /// Writes a line after a run: what to do next. With `--progress json` there is none: `progress` is the last event.
+    pub(crate) fn hint(&self, line: &str) {
+        match &*self.way {
+            Way::Display(_) | Way::Lines(_) => terminal::say(escape::line(line)),
+            Way::Json | Way::Nothing => {}
         }
     }
 
@@ -136,7 +148,7 @@ impl Reporter {
                 display.borrow_mut().run = Some(Rc::clone(&run));
                 DRAW_EVERY
             }
-            Way::Lines => LINE_EVERY,
+            Way::Lines(_) => LINE_EVERY,
             Way::Json => JSON_EVERY,
             Way::Nothing => return Following { tasks: vec![announces], reporter: self.clone(), run },
         };
@@ -153,7 +165,11 @@ impl Reporter {
     fn progress(&self, run: &dyn Run) {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().redraw(),
-            Way::Lines => terminal::say(escape::line(&lines::progress(&run.scene()))),
+            Way::Lines(pressure) => {
+                let mut scene = run.scene();
+                pressure.borrow_mut().note(&mut scene);
+                terminal::say(escape::line(&lines::progress(&scene)));
+            }
             Way::Json => terminal::say_json(&run.json().to_string()),
             Way::Nothing => {}
         }
@@ -205,7 +221,7 @@ impl Drop for Following {
             Way::Display(display) => display.borrow_mut().end(),
             // Programs want to know how it ended; people read the report.
             Way::Json => self.reporter.progress(&*self.run),
-            Way::Lines | Way::Nothing => {}
+            Way::Lines(_) | Way::Nothing => {}
         }
     }
 }
@@ -218,11 +234,12 @@ struct Display {
     run: Option<Rc<dyn Run>>,
     /// Somebody has asked for it.
     stopping: bool,
+    pressure: Pressure,
 }
 
 impl Display {
     fn new(style: Style) -> Display {
-        Display { screen: Screen::new(), style, run: None, stopping: false }
+        Display { screen: Screen::new(), style, run: None, stopping: false, pressure: Pressure::default() }
     }
 
     fn redraw(&mut self) {
@@ -230,6 +247,7 @@ impl Display {
         let size = size();
         let mut scene = run.scene();
         scene.stopping |= self.stopping;
+        self.pressure.note(&mut scene);
         self.screen.show(&draw(&scene, size, self.style), size);
     }
 

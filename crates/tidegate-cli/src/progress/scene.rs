@@ -24,6 +24,8 @@ pub(crate) struct Scene {
     pub(crate) queue: Queue,
     /// What is known and done about limits that were not stated.
     pub(crate) found: Option<String>,
+    /// This machine holds the run back.
+    pub(crate) load: Option<String>,
 }
 
 /// What is counted.
@@ -76,6 +78,9 @@ pub(crate) struct Gauge {
     pub(crate) back_in: Option<Duration>,
     /// How long the server wants it to be left alone, from now.
     pub(crate) held_for: Option<Duration>,
+    /// Requests that had to wait for it, and the time during which it blocked.
+    pub(crate) blocked: u64,
+    pub(crate) blocked_for: Duration,
     /// Why nothing passes any more.
     pub(crate) shut: Option<String>,
 }

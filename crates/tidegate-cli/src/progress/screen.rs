@@ -30,8 +30,9 @@ impl<W: Write> Screen<W> {
     pub(crate) fn show(&mut self, lines: &[String], size: Size) {
         let mut text = self.up(size);
         for line in lines {
+            text.push_str(CLEAR_LINE);
             text.push_str(line);
-            text.push_str(END);
+            text.push_str("\r\n");
         }
         text.push_str(CLEAR_BELOW);
         self.drawn = lines.iter().map(|line| visible(line)).collect();
@@ -41,9 +42,12 @@ impl<W: Write> Screen<W> {
     /// Writes a line that stays, above the display, which is gone until it is shown again.
     pub(crate) fn say(&mut self, line: &str, size: Size) {
         let mut text = self.up(size);
-        text.push_str(CLEAR_BELOW);
+        text.push_str(CLEAR_LINE);
         text.push_str(line);
         text.push('\n');
+        // Not before the line: tmux keeps in its history what is cleared from the top of the screen, and shows it again when
+        // the window grows.
+        text.push_str(CLEAR_BELOW);
         self.write(&text);
     }
 
@@ -71,8 +75,9 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// Clears the rest of the line, and goes to the next.
-const END: &str = "\x1b[K\r\n";
+/// Clears the whole line. A terminal that has become narrower marks the rows of a broken line as one; clearing the rest of
+/// a row would leave the mark, and the rows would be joined when the window grows.
+const CLEAR_LINE: &str = "\x1b[2K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
 /// Columns without the colours.
@@ -124,9 +129,9 @@ mod tests {
     fn the_display_is_replaced_where_it_stands() {
         let mut screen = screen();
         screen.show(&["one".to_owned(), "two".to_owned()], SIZE);
-        assert_eq!(written(&mut screen), "\rone\x1b[K\r\ntwo\x1b[K\r\n\x1b[J");
+        assert_eq!(written(&mut screen), "\r\x1b[2Kone\r\n\x1b[2Ktwo\r\n\x1b[J");
         screen.show(&["three".to_owned()], SIZE);
-        assert_eq!(written(&mut screen), "\r\x1b[2Athree\x1b[K\r\n\x1b[J");
+        assert_eq!(written(&mut screen), "\r\x1b[2A\x1b[2Kthree\r\n\x1b[J");
         screen.clear(SIZE);
         assert_eq!(written(&mut screen), "\r\x1b[1A\x1b[J");
         screen.clear(SIZE);
@@ -139,9 +144,9 @@ mod tests {
         screen.show(&["display".to_owned()], SIZE);
         written(&mut screen);
         screen.say("page 3 failed", SIZE);
-        assert_eq!(written(&mut screen), "\r\x1b[1A\x1b[Jpage 3 failed\n");
+        assert_eq!(written(&mut screen), "\r\x1b[1A\x1b[2Kpage 3 failed\n\x1b[J");
         screen.show(&["display".to_owned()], SIZE);
-        assert_eq!(written(&mut screen), "\rdisplay\x1b[K\r\n\x1b[J");
+        assert_eq!(written(&mut screen), "\r\x1b[2Kdisplay\r\n\x1b[J");
     }
 
     #[test]

@@ -12,11 +12,21 @@ mod log;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use serde_json::json;
 
 pub(crate) use hooks::{install_hooks, leave};
 pub(crate) use log::LogLines;
+
+/// Standard error carries JSON lines and nothing else. Set by [`use_json_lines`]; never cleared.
+static JSON_LINES: AtomicBool = AtomicBool::new(false);
+
+/// From now on every line on standard error is a JSON object: text becomes an event `message`, an error an event `error`.
+pub(crate) fn use_json_lines() {
+    JSON_LINES.store(true, Ordering::Relaxed);
+}
 
 /// Returns standard output.
 #[expect(clippy::disallowed_methods, reason = "the one place that writes to it")]
@@ -68,7 +78,18 @@ fn send(bytes: &[u8]) -> io::Result<()> {
 /// Writes text for people and a line break to standard error. A reader that has gone is not a reason to stop working.
 pub(crate) fn say(text: impl Display) {
     let text = text.to_string();
+    if JSON_LINES.load(Ordering::Relaxed) {
+        return say_json(&json!({"event": "message", "text": text}).to_string());
+    }
     notify(format!("{}\n", escape::text(&text)).as_bytes());
+}
+
+/// Writes the error that ends the program to standard error.
+pub(crate) fn fail(error: &anyhow::Error) {
+    if JSON_LINES.load(Ordering::Relaxed) {
+        return say_json(&json!({"event": "error", "text": format!("{error:#}")}).to_string());
+    }
+    say(format!("tidegate: {error:#}"));
 }
 
 /// The same without a line break.

@@ -11,6 +11,7 @@ mod judge;
 #[cfg(feature = "pdf")]
 #[path = "../common/machine.rs"]
 mod machine;
+mod metrics;
 #[cfg(feature = "pdf")]
 #[path = "../common/pdf.rs"]
 mod pdf;

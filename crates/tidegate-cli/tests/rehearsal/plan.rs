@@ -75,3 +75,32 @@ fn what_makes_no_sense_is_refused() {
         assert!(said.contains(expected), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn a_plan_has_the_concurrency_that_fills_the_quota() {
+    let args = ["--requests", "30000", "--rpm", "3000", "--latency", "6s", "--json"];
+    let planned = |more: &[&str]| -> Value {
+        let (code, json, said) = plan(&[&args[..], more].concat());
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str(&json).unwrap()
+    };
+    // Nine minutes pass until the tenth window of 3,000 opens.
+    let json = planned(&[]);
+    assert!(json["duration_s"].as_f64().unwrap() <= 600.0 / 0.95, "{}", json["duration_s"]);
+    assert_eq!(json["in_flight_peak"], 450);
+    assert_eq!(planned(&["--global-concurrency", "40"])["in_flight_peak"], 40, "stated");
+}
+
+#[test]
+fn a_limit_has_the_window_that_is_stated_with_it() {
+    let planned = |limits: &[&str]| -> Value {
+        let (code, json, said) = plan(&[&["--requests", "60", "--latency", "1s", "--json"], limits].concat());
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str(&json).unwrap()
+    };
+    // The sixth ten after five seconds, and a second for its answers.
+    assert_eq!(planned(&["--rpm", "10/1s"])["duration_s"], 6.0);
+    assert_eq!(planned(&["--rpm", "20/6s", "--tpm", "60000000"])["duration_s"], 13.0);
+    let (code, _, said) = plan(&["--requests", "60", "--rpm", "10/2h"]);
+    assert!(code == 2 && said.contains("--rpd"), "{said}");
+}

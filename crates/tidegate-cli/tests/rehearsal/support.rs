@@ -4,7 +4,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 pub(crate) fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(args);
+    command.args(args).env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

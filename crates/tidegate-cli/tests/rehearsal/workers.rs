@@ -46,6 +46,24 @@ fn an_asker_that_was_killed_asks_only_for_what_is_missing() {
 }
 
 #[test]
+fn pages_that_a_killed_asker_has_queued_are_answered_once() {
+    let place = Place::new("crew-killed-early");
+    let server = server(Latency::Fixed(Duration::ZERO));
+    let crew = crew(&place, &server);
+    files(&crew.place, 1, 5, pdf);
+    for _ in 0..2 {
+        let asker = crew.explain(&[]);
+        asker.hears("no worker takes from the queue; start some: tidegate worker");
+        asker.kill();
+    }
+    let worker = crew.worker("late", 2, &[]);
+    let (code, report, said) = crew.explain(&[]).ended();
+    assert_eq!((code, &report["totals"]["done"]), (Some(0), &5.into()), "{said}");
+    worker.stop();
+    assert_eq!(server.stats().answered, 5);
+}
+
+#[test]
 fn an_interrupted_asker_takes_back_what_no_worker_has_and_waits_for_the_rest() {
     let place = Place::new("crew-interrupted");
     let server = server(Latency::Fixed(Duration::from_millis(700)));
@@ -59,7 +77,7 @@ fn an_interrupted_asker_takes_back_what_no_worker_has_and_waits_for_the_rest() {
     asker.signal("-INT");
     asker.hears("were taken back from the queue");
     let (code, report, said) = asker.ended();
-    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(code, Some(130), "{said}");
     let done = report["totals"]["done"].as_u64().unwrap();
     let answered = server.stats().answered;
     assert_eq!(done, answered, "what was paid for is kept: {said}");

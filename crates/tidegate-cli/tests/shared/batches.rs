@@ -41,6 +41,7 @@ fn two_batches() -> Result<(), String> {
             .args(["--rpm", "100", "--tpm", "20000", "--rpd", "10000", "--minute", "2s", "--global-concurrency", "20"])
             .args(["--progress", "none", "--json"])
             .current_dir(place.path())
+            .env("XDG_DATA_HOME", place.path())
             .env("XDG_CONFIG_HOME", place.path().join("none"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -10,6 +10,7 @@ use tidegate_crew::{Allowed, PageHandler};
 use tidegate_limit::{Dimension, Gate, Limit, Window};
 use tidegate_pool::Watermarks;
 use tidegate_redis::Address;
+use tidegate_secret::Secret;
 use tidegate_worker::codec::{celery, dramatiq, native};
 use tidegate_worker::rabbit::{PresenceOptions, RedisResults};
 use tidegate_worker::{
@@ -20,11 +21,11 @@ use tidegate_worker::{
 use super::handler::{self, Call, HandlerSpec};
 use super::pages::{Pages, PagesSpec};
 use super::rules::{TaskPolicy, check_limits};
-use super::status::StatusSpec;
 use super::{Args, Codec, ModeName, logging};
 use crate::broker::{BrokerArgs, Kind};
 use crate::command::EXPLAIN_QUEUE;
 use crate::command::limits::SharedArgs;
+use crate::command::status::StatusSpec;
 
 /// For how long a page's answer is kept for who asked, at least.
 const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -42,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) presence: Option<PresenceOptions>,
     /// Where Celery's results go, if not where `rpc://` looks, and for how long they stay there.
     pub(crate) result_backend: Option<(Address, Duration)>,
+    /// RabbitMQ's management API, with user and password.
+    pub(crate) management: Option<Secret>,
     pub(crate) shared: SharedArgs,
     pub(crate) pages: Option<PagesSpec>,
     pub(crate) policy: Policy,
@@ -102,6 +105,7 @@ impl TryFrom<Args> for Config {
             bail!("--crashes must be 1 at least: a task is given up with its first crash then");
         }
         let result_backend = result_backend(&args)?;
+        let management = management(&args)?;
         let mode = mode(&args)?;
         let pages = pages(&args)?;
         let names = match (&args.queue[..], &pages, args.handler.len()) {
@@ -157,6 +161,7 @@ impl TryFrom<Args> for Config {
             settings,
             presence,
             result_backend,
+            management,
             shared: args.shared,
             pages,
             policy,
@@ -284,6 +289,21 @@ fn result_backend(args: &Args) -> anyhow::Result<Option<(Address, Duration)>> {
     // Read here and not by clap, which would show the password of one that is wrong.
     let address = address.expose().parse::<Address>().map_err(|error| anyhow!("--result-backend: {error}"))?;
     Ok(Some((address, args.result_expires.unwrap_or(RedisResults::EXPIRES))))
+}
+
+fn management(args: &Args) -> anyhow::Result<Option<Secret>> {
+    let Some(url) = &args.management else { return Ok(None) };
+    if !args.broker.is_rabbit() {
+        bail!("--management is the management API of a RabbitMQ; it goes with --broker amqp://HOST");
+    }
+    let base = BaseUrl::parse(url.expose()).context("bad --management")?;
+    if base.has_user() && !base.is_private() && !args.server.insecure_http {
+        bail!(
+            "the password in --management would be sent to {base} unencrypted; use https://, or --insecure-http if you trust \
+             everyone on the way"
+        );
+    }
+    Ok(Some(url.clone()))
 }
 
 fn watermarks(args: &Args, mode: &ModeSpec) -> anyhow::Result<Option<Watermarks>> {
@@ -552,6 +572,25 @@ mod tests {
         assert_eq!(config.settings.policies.of("b").retries_max, 9);
         assert!(complaint("--handler|a=exec:cat|--task|a").contains("has no rules"));
         assert!(complaint("--handler|a=exec:cat|--task|a retry=1").contains("\"retry\" is no rule"));
+    }
+
+    #[test]
+    fn a_management_api_is_asked_over_a_private_connection_unless_told_otherwise() {
+        let rabbit = "--broker|amqp://localhost|--handler|a=exec:cat";
+        for url in ["http://u:hush@localhost:15672", "https://u:hush@rabbit:15671", "http://rabbit:15672"] {
+            let config = config(&format!("{rabbit}|--management|{url}")).unwrap();
+            assert_eq!(config.management.unwrap().expose(), url);
+        }
+        assert!(config(&format!("{rabbit}|--management|http://u:hush@rabbit|--insecure-http")).is_ok());
+        for (words, part) in [
+            (format!("{rabbit}|--management|http://u:hush@rabbit:15672"), "--insecure-http"),
+            (format!("{rabbit}|--management|http://u:hush@rabbit:x"), "port is not a number"),
+            (format!("{rabbit}|--management|amqp://u:hush@rabbit"), "http:// or https://"),
+            ("--handler|a=exec:cat|--management|http://u:hush@rabbit".to_owned(), "--broker amqp://HOST"),
+        ] {
+            let told = format!("{:#}", config(&words).err().unwrap());
+            assert!(told.contains(part) && !told.contains("hush"), "{told}");
+        }
     }
 
     #[test]

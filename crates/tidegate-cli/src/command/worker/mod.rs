@@ -6,7 +6,6 @@ mod handler;
 pub(super) mod logging;
 mod pages;
 mod rules;
-mod status;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -17,19 +16,19 @@ use tidegate_http::serve;
 use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_secret::Secret;
-use tidegate_worker::rabbit::{Presence, RedisResults};
+use tidegate_worker::rabbit::{Management, Presence, RedisResults};
 use tidegate_worker::{Master, Policy, Report, Schedule, Signals, StatusToken, Watchdog};
 
 use crate::broker::{BodyArgs, BrokerArgs, failed};
 use crate::command::Done;
 use crate::command::limits::{LimitArgs, SharedArgs};
 use crate::command::server::AddressArgs;
+use crate::command::status::{StatusArgs, exposure};
 use crate::span::span;
 use crate::terminal;
 use config::{Config, GateSpec};
 use handler::HandlerSpec;
 use rules::{BackoffRange, TaskPolicy};
-use status::{StatusArgs, exposure};
 
 /// Run tasks from a queue
 ///
@@ -156,6 +155,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", hide_env_values = true)]
     result_backend: Option<Secret>,
 
+    /// RabbitMQ: the management HTTP API, asked at start for policies that remove, refuse or expire tasks; a warning for each:
+    /// http://USER:PASSWORD@HOST:15672, https://… [default: policies are not asked for]
+    #[arg(long, value_name = "URL", hide_env_values = true)]
+    management: Option<Secret>,
+
     /// Celery: for how long results are kept in --result-backend (Celery's result_expires); 0 keeps them for ever [default: 1d]
     #[arg(long, value_name = "TIME", value_parser = span)]
     result_expires: Option<Duration>,
@@ -253,6 +257,9 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
         results.ready().await.map_err(failed).context("--result-backend")?;
         rabbit.keep_celery_results(results);
     }
+    if let (Some(rabbit), Some(url)) = (&rabbit, &config.management) {
+        rabbit.warn_of_policies(Management::new(url.expose()));
+    }
     let presence = rabbit.zip(config.presence.take()).map(|(rabbit, options)| Presence::new(&rabbit, options));
     let pages = match &config.pages {
         Some(pages) => Some(pages.open(&config.settings.name).await?),
@@ -282,7 +289,7 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     let json = config.json;
     let master = Master::new(broker, mode, settings);
     let worker = master.handle();
-    if let Some(warning) = address.and_then(|address| exposure(address, token.is_some())) {
+    if let Some(warning) = address.and_then(|address| exposure(address, token.is_some(), "queue and task names")) {
         tracing::warn!(address = %address.expect("it is served"), "{warning}");
     }
     let router = |token: Option<StatusToken>| match token {

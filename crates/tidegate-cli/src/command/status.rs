@@ -54,16 +54,18 @@ impl StatusArgs {
     }
 }
 
-/// Returns what to warn of when the pages are served at `bound`.
-pub(crate) fn exposure(bound: SocketAddr, has_token: bool) -> Option<&'static str> {
+/// Returns what to warn of when pages that show `what` are served at `bound`.
+pub(crate) fn exposure(bound: SocketAddr, has_token: bool, what: &str) -> Option<String> {
     match (bound.ip().to_canonical().is_loopback(), has_token) {
         (true, _) => None,
-        (false, false) => Some(
-            "the status pages can be reached from other machines, and anyone who reaches them can read queue and task names; \
-             listen on 127.0.0.1, or ask for a token with --metrics-token-file",
-        ),
+        (false, false) => Some(format!(
+            "the status pages can be reached from other machines, and anyone who reaches them can read {what}; \
+             listen on 127.0.0.1, or ask for a token with --metrics-token-file"
+        )),
         (false, true) => {
-            Some("the status pages can be reached from other machines, and the token crosses the network unencrypted")
+            let warning =
+                "the status pages can be reached from other machines, and the token crosses the network unencrypted";
+            Some(warning.to_owned())
         }
     }
 }
@@ -74,9 +76,9 @@ mod tests {
 
     #[test]
     fn addresses_that_other_machines_reach_are_warned_of() {
-        let warns = |address: &str| exposure(address.parse().unwrap(), false).is_some();
+        let warns = |address: &str| exposure(address.parse().unwrap(), false, "names").is_some();
         assert!(warns("0.0.0.0:9") && warns("[::]:9") && warns("192.168.1.7:9") && warns("[::ffff:10.0.0.1]:9"));
         assert!(!warns("127.0.0.1:9") && !warns("127.8.0.1:9") && !warns("[::1]:9") && !warns("[::ffff:127.0.0.1]:9"));
-        assert!(exposure("0.0.0.0:9".parse().unwrap(), true).unwrap().contains("unencrypted"));
+        assert!(exposure("0.0.0.0:9".parse().unwrap(), true, "names").unwrap().contains("unencrypted"));
     }
 }
