@@ -31,6 +31,7 @@ mod layout;
 mod page;
 mod quality;
 mod reader;
+mod run_queue;
 mod source;
 mod wire;
 mod worker;

@@ -15,7 +15,8 @@ use crate::error::OpenError;
 pub struct Limits {
     /// Address space of the process that reads a document, in bytes; the file itself is part of it, and may be half.
     pub memory_bytes: u64,
-    /// To open a document, or to read a page.
+    /// To open a document, or to read a page. Time in which the child is ready to run and other programs have the processors
+    /// does not count, here and below, where the kernel counts it (`/proc/PID/task/*/schedstat`).
     pub page_time: Duration,
     /// To read all that is read of a document. Only the time in which something is read counts, not that in which the
     /// caller is busy elsewhere.

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use crate::child::MARK;
 use crate::error::Fault;
 use crate::files;
 use crate::reader::{Limits, Reader};
+use crate::run_queue::RunQueue;
 use crate::source::Source;
 use crate::wire::{self, PREFIX_BYTES, Reply, Request};
 
@@ -29,6 +31,7 @@ const LAST_WORDS_BYTES_MAX: usize = 4096;
 pub(crate) struct Worker {
     child: Child,
     socket: UnixStream,
+    queue: RunQueue,
 }
 
 /// Why there is no answer. What it means is known when the child has ended.
@@ -74,36 +77,30 @@ impl Worker {
             .own_group(true)
             .kill_on_drop(true)
             .spawn()?;
-        Ok(Worker { child, socket: UnixStream::from_std(near).map_err(failed)? })
+        let queue = RunQueue::of(child.id());
+        Ok(Worker { child, socket: UnixStream::from_std(near).map_err(failed)?, queue })
     }
 
     /// Asks one thing. After anything but an answer, [`end`](Self::end) it. The time is added to `busy`, also when this is
-    /// dropped.
+    /// dropped. Time in which the child waits for a processor counts neither for the limit nor as busy: a page does not fail
+    /// because other programs keep the machine busy.
     pub(crate) async fn ask(
         &mut self,
         request: &Request,
         limit: Duration,
         busy: &Cell<Duration>,
     ) -> Result<(Reply, Vec<u8>), Trouble> {
-        let _busy = Busy { since: Instant::now(), total: busy };
-        match timeout(limit, self.exchange(request)).await {
-            Ok(Ok((Reply::Fault(fault), _))) => Err(Trouble::Said(fault)),
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => Err(Trouble::Lost(error)),
-            Err(_) => Err(Trouble::TimedOut(limit)),
+        let busy = Busy { since: Instant::now(), queued: self.queue.time(), queue: &self.queue, total: busy };
+        let mut exchange = pin!(exchange(&mut self.socket, request));
+        while let Some(left) = limit.checked_sub(busy.spent()).filter(|left| !left.is_zero()) {
+            match timeout(left, exchange.as_mut()).await {
+                Ok(Ok((Reply::Fault(fault), _))) => return Err(Trouble::Said(fault)),
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(error)) => return Err(Trouble::Lost(error)),
+                Err(_) => {}
+            }
         }
-    }
-
-    async fn exchange(&mut self, request: &Request) -> io::Result<(Reply, Vec<u8>)> {
-        self.socket.write_all(&wire::head(request, 0)?).await?;
-        let mut prefix = [0; PREFIX_BYTES];
-        self.socket.read_exact(&mut prefix).await?;
-        let (head_bytes, body_bytes) = wire::lengths(prefix)?;
-        let mut head = vec![0; head_bytes];
-        self.socket.read_exact(&mut head).await?;
-        let mut body = vec![0; body_bytes];
-        self.socket.read_exact(&mut body).await?;
-        Ok((wire::parse(&head)?, body))
+        Err(Trouble::TimedOut(limit))
     }
 
     /// Ends the child and finds out what was the matter with it.
@@ -145,6 +142,18 @@ impl Worker {
     }
 }
 
+async fn exchange(socket: &mut UnixStream, request: &Request) -> io::Result<(Reply, Vec<u8>)> {
+    socket.write_all(&wire::head(request, 0)?).await?;
+    let mut prefix = [0; PREFIX_BYTES];
+    socket.read_exact(&mut prefix).await?;
+    let (head_bytes, body_bytes) = wire::lengths(prefix)?;
+    let mut head = vec![0; head_bytes];
+    socket.read_exact(&mut head).await?;
+    let mut body = vec![0; body_bytes];
+    socket.read_exact(&mut body).await?;
+    Ok((wire::parse(&head)?, body))
+}
+
 /// What of the environment is of use to the child. Keys and passwords are not: it reads files from anywhere.
 fn is_needed(variable: &OsStr) -> bool {
     // How libraries are found, and how an example of the documentation knows which one it is.
@@ -178,15 +187,25 @@ fn first_line(text: &str) -> &str {
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing")
 }
 
-/// Adds the time that passes until it is dropped.
+/// Adds the time that passes until it is dropped, without the time in which the child waited for a processor.
 struct Busy<'a> {
     since: Instant,
+    /// The child's run queue then.
+    queued: Duration,
+    queue: &'a RunQueue,
     total: &'a Cell<Duration>,
+}
+
+impl Busy<'_> {
+    fn spent(&self) -> Duration {
+        let queued = self.queue.time().saturating_sub(self.queued);
+        self.since.elapsed().saturating_sub(queued)
+    }
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.total.set(self.total.get() + self.since.elapsed());
+        self.total.set(self.total.get() + self.spent());
     }
 }
 

@@ -4,12 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tidegate_loop::{spawn, timeout};
-use tidegate_pdf::{OpenError, PageError, Reader, Want};
+use tidegate_pdf::{Limits, OpenError, PageError, Reader, Want};
 
 use crate::evil::endless;
 use crate::made::{Leaf, document};
@@ -205,4 +209,37 @@ fn a_child_does_not_outlive_a_parent_that_was_killed() {
     parent.wait().unwrap();
     let limit = rustix::event::Timespec { tv_sec: 100, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&limit)), Ok(1), "the child goes on");
+}
+
+/// Sets the processors of this thread, and of those it starts, to one, which as many busy threads share with them.
+fn crowd(threads: usize, over: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>> {
+    let all = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+    sched_setaffinity(None, &one).unwrap();
+    let busy = || {
+        let over = Arc::clone(over);
+        thread::spawn(move || while !over.load(Ordering::Relaxed) {})
+    };
+    (0..threads).map(|_| busy()).collect()
+}
+
+#[test]
+fn a_page_does_not_fail_because_other_programs_have_the_processors() {
+    run(async {
+        let draw = async |limits: Limits| {
+            let document = reader().limits(limits).open(sample("tides.pdf")).await.unwrap();
+            let began = Instant::now();
+            document.page(1, Want::picture(2_000)).await.map(|_| began.elapsed())
+        };
+        let alone = draw(Limits::default()).await.unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let crowd = crowd(12, &over);
+        let limit = 2 * alone + Duration::from_millis(200);
+        let limits = Limits { page_time: limit, document_time: 2 * limit, ..Limits::default() };
+        let drawn = draw(limits).await;
+        over.store(true, Ordering::Relaxed);
+        crowd.into_iter().for_each(|thread| thread.join().unwrap());
+        drawn.unwrap();
+    });
 }
