@@ -117,7 +117,7 @@ struct Shared {
     outbox: Outbox,
     task_events: Cell<bool>,
     /// What events will say of tasks in hand; empty while nobody wants events.
-    runs: RefCell<HashMap<TaskId, Run>>,
+    runs: RefCell<HashMap<RunKey, Run>>,
     decode: RefCell<Option<Decode>>,
     queues: RefCell<Vec<String>>,
     prefetch: Cell<Option<usize>>,
@@ -125,7 +125,10 @@ struct Shared {
     born: Instant,
 }
 
-/// A task in hand.
+/// A task and its retries before. The id alone is not enough: a retry can be delivered before the run before it is settled.
+type RunKey = (TaskId, u32);
+
+/// A run of a task, from its delivery until it is settled.
 #[derive(Default)]
 struct Run {
     /// Told when it begins.
@@ -177,7 +180,7 @@ impl Presence {
         settings.decode = Rc::new(move |envelope, retries| {
             let task = decode(envelope, retries)?;
             if let Some(shared) = own.upgrade() {
-                shared.received(envelope, &task);
+                shared.received(envelope, retries, &task);
             }
             Ok(task)
         });
@@ -237,14 +240,14 @@ impl Shared {
         self.outbox.event(event);
     }
 
-    fn received(&self, envelope: &Envelope, task: &Task) {
+    fn received(&self, envelope: &Envelope, retries: u32, task: &Task) {
         let started = self.options.track_started.then(|| self.started(envelope)).flatten();
         if self.task_events.get() {
             self.emit("task-received", events::received(envelope, task));
         } else if started.is_none() {
             return;
         }
-        self.runs.borrow_mut().insert(envelope.id.clone(), Run { started, ..Run::default() });
+        self.runs.borrow_mut().insert((envelope.id.clone(), retries), Run { started, ..Run::default() });
     }
 
     /// A task that was revoked or had expired before any worker saw it.
@@ -269,9 +272,9 @@ impl Shared {
         message.answer(status, self.broker.core.now())
     }
 
-    fn starting(&self, id: &TaskId) {
+    fn starting(&self, info: &TaskInfo) {
         let mut runs = self.runs.borrow_mut();
-        let Some(run) = runs.get_mut(id) else { return };
+        let Some(run) = runs.get_mut(&run_key(info)) else { return };
         run.begun = Some(LoopHandle::current().time());
         let started = run.started.take();
         drop(runs);
@@ -285,13 +288,13 @@ impl Shared {
             }));
         }
         if self.task_events.get() {
-            self.emit("task-started", events::about(id.as_str()));
+            self.emit("task-started", events::about(info.id.as_str()));
         }
     }
 
-    fn ended(&self, id: &TaskId, outcome: &Outcome) {
+    fn ended(&self, info: &TaskInfo, outcome: &Outcome) {
         let mut runs = self.runs.borrow_mut();
-        let Some(run) = runs.get_mut(id) else { return };
+        let Some(run) = runs.get_mut(&run_key(info)) else { return };
         let ran = run.begun.map(|begun| LoopHandle::current().time().saturating_duration_since(begun));
         let runtime_s = ran.unwrap_or_default().as_secs_f64();
         let plain =
@@ -308,7 +311,7 @@ impl Shared {
 
     /// The last word on a task in hand.
     fn settled(&self, info: &TaskInfo, verdict: &Verdict, settled: Settled) {
-        let Some(run) = self.runs.borrow_mut().remove(&info.id) else { return };
+        let Some(run) = self.runs.borrow_mut().remove(&run_key(info)) else { return };
         if !self.task_events.get() || settled == Settled::Lost {
             return;
         }
@@ -344,19 +347,23 @@ impl Shared {
     }
 }
 
+fn run_key(info: &TaskInfo) -> RunKey {
+    (info.id.clone(), info.retries)
+}
+
 /// The worker's hooks; it may outlive the presence.
 struct Hooks(std::rc::Weak<Shared>);
 
 impl Middleware for Hooks {
     fn starting(&self, task: &TaskInfo, _job: &mut Job) {
         if let Some(shared) = self.0.upgrade() {
-            shared.starting(&task.id);
+            shared.starting(task);
         }
     }
 
     fn ended(&self, task: &TaskInfo, outcome: &mut Outcome) {
         if let Some(shared) = self.0.upgrade() {
-            shared.ended(&task.id, outcome);
+            shared.ended(task, outcome);
         }
     }
 
