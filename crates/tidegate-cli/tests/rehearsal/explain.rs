@@ -141,25 +141,32 @@ fn peak_in_flight(place: &Place, options: &[&str]) -> (u64, String) {
     (server.stats().in_flight_peak, text(&done.stderr))
 }
 
+/// Of the second that an answer takes, pages may be read and sent this much late.
+const READING_MARGIN: Duration = Duration::from_millis(200);
+
 #[test]
 fn one_large_file_has_as_many_pages_in_flight_as_the_quota_needs() {
-    let place = Place::new("large");
-    std::fs::write(place.path("book.pdf"), pdf("book", 400)).unwrap();
-    // 100 per second that take a second each; by its size the file would have 20.
-    let (peak, said) = peak_in_flight(&place, &[]);
-    assert!(peak >= 80, "{peak} in flight");
-    assert!(!said.contains("--page-concurrency"), "{said}");
+    judge(READING_MARGIN, || {
+        let place = Place::new("large");
+        std::fs::write(place.path("book.pdf"), pdf("book", 400)).unwrap();
+        // 100 per second that take a second each; by its size the file would have 20.
+        let (peak, said) = peak_in_flight(&place, &[]);
+        assert!(!said.contains("--page-concurrency"), "{said}");
+        if peak >= 80 { Ok(()) } else { Err(format!("{peak} in flight")) }
+    });
 }
 
 #[test]
 fn as_many_small_files_are_open_as_the_quota_needs() {
-    let place = Place::new("small");
-    for file in 0..40 {
-        std::fs::write(place.path(&format!("{file}.pdf")), pdf(&format!("file {file}"), 10)).unwrap();
-    }
-    // By their size five of them would be open, with 50 pages.
-    let (peak, _) = peak_in_flight(&place, &[]);
-    assert!(peak > 60, "{peak} in flight");
+    judge(READING_MARGIN, || {
+        let place = Place::new("small");
+        for file in 0..40 {
+            std::fs::write(place.path(&format!("{file}.pdf")), pdf(&format!("file {file}"), 10)).unwrap();
+        }
+        // By their size five of them would be open, with 50 pages.
+        let (peak, _) = peak_in_flight(&place, &[]);
+        if peak > 60 { Ok(()) } else { Err(format!("{peak} in flight")) }
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tidegate_pool::Watermarks;
 use tidegate_worker::codec::native;
 use tidegate_worker::{Broker, Coroutines, Envelope, HandlerError, Handlers, MemoryBroker, Stop, Task, TaskState};
 
-use crate::support::{QUEUE, Yard, handlers, live, nap, now, publish, simulate, until};
+use crate::support::{QUEUE, Yard, handlers, nap, now, publish, simulate, until};
 
 #[test]
 fn a_task_is_run_once_and_its_result_is_kept() {
@@ -62,7 +62,7 @@ fn tasks_that_follow_each_other_in_a_slot_know_nothing_of_each_other() {
 
 #[test]
 fn what_is_there_is_received_together_and_what_ended_is_settled_together() {
-    live(async {
+    simulate(|| async {
         let broker = MemoryBroker::new();
         let batch: Vec<Envelope> = (0..500)
             .map(|n| {
