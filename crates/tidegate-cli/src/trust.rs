@@ -35,6 +35,7 @@ const CLASSES: &[(&str, Trust)] = &[
     ("day-zone", Anyone),
     ("global-concurrency", Anyone),
     ("page-concurrency", Anyone),
+    ("picture-concurrency", Anyone),
     ("file-concurrency", Anyone),
     ("max-concurrency", Anyone),
     ("max-in-flight", Anyone),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tidegate_limit::{Admission, Cost, Snapshot};
 
+use super::pictures::PictureLimit;
 use super::stop::Stop;
 use crate::output::Status;
 use crate::pace::{LastMinute, Look, Pace};
@@ -45,6 +46,8 @@ pub struct Progress {
     pub remaining: Option<Duration>,
     /// Whether it ends early, because it was asked to or has no hope: nothing new is begun.
     pub stopping: bool,
+    /// Pages that wait because enough pictures of their file are in flight; they are not in the gate's line yet.
+    pub pictures_waiting: u64,
     /// The limits: what is used, who waits, what they wait for.
     pub gate: Snapshot,
 }
@@ -214,6 +217,7 @@ impl Board {
             pages_per_minute: self.answered.per_minute(now) as f64,
             remaining,
             stopping,
+            pictures_waiting: 0,
             gate: stats,
         }
     }
@@ -226,18 +230,32 @@ pub struct Watch {
     gate: Admission,
     provider: Rc<dyn Provider>,
     stop: Stop,
+    pictures: Rc<PictureLimit>,
 }
 
 impl Watch {
-    pub(super) fn new(board: &Rc<RefCell<Board>>, gate: &Admission, provider: &Rc<dyn Provider>, stop: &Stop) -> Watch {
-        Watch { board: Rc::clone(board), gate: gate.clone(), provider: Rc::clone(provider), stop: stop.clone() }
+    pub(super) fn new(
+        board: &Rc<RefCell<Board>>,
+        gate: &Admission,
+        provider: &Rc<dyn Provider>,
+        stop: &Stop,
+        pictures: &Rc<PictureLimit>,
+    ) -> Watch {
+        Watch {
+            board: Rc::clone(board),
+            gate: gate.clone(),
+            provider: Rc::clone(provider),
+            stop: stop.clone(),
+            pictures: Rc::clone(pictures),
+        }
     }
 
     /// How far it has come.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let (cost, stopping) = (self.provider.typical_cost(), self.stop.is_asked());
-        self.board.borrow_mut().progress(&self.gate, &cost, stopping, Instant::now())
+        let progress = self.board.borrow_mut().progress(&self.gate, &cost, stopping, Instant::now());
+        Progress { pictures_waiting: self.pictures.waiting(), ..progress }
     }
 }
 

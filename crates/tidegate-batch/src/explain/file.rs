@@ -19,6 +19,7 @@ use super::board::FileState;
 use super::event::{Event, PageStatus};
 use super::job::Job;
 use super::page::{Manner, Prepared, Ready, Texts};
+use super::pictures::{Order, Pictures, Slots};
 use crate::call_error::CallError;
 use crate::output::report::{FailureGroup, FileReport, WarningGroup};
 use crate::output::{BLANK, Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
@@ -104,7 +105,6 @@ impl Run {
         let job = &self.job;
         let scope = job.gate.scope(self.name.as_str(), u64::from(cap));
         let lane = job.lanes.open(&scope, cap, pages.len());
-        let pool = lane.pool();
         let manner = Manner {
             prompt: &job.options.prompt,
             language: &job.options.language,
@@ -115,13 +115,20 @@ impl Run {
             picture_px: job.options.picture_px,
         };
         let mut texts = Texts::new(document, job.options.context_pages);
-        for &page in pages {
+        let mut order = Order::new(pages);
+        while let Some((page, no_picture)) = order.next(lane.pictures()) {
             if job.stop.is_asked() {
                 break;
             }
+            let prepared = texts.prepare(page, &manner, no_picture).await;
+            if matches!(prepared, Prepared::Later) {
+                order.put_off(page);
+                continue;
+            }
             lane.prepared();
-            let ready = match texts.prepare(page, &manner).await {
+            let ready = match prepared {
                 Prepared::Ask(ready) => ready,
+                Prepared::Later => continue,
                 Prepared::Skip { reason, quality, warnings } => {
                     let about = About { seen_as: None, quality: Some(quality), warnings };
                     self.deliver(page, about, What::Skipped { reason });
@@ -143,15 +150,19 @@ impl Run {
                 continue;
             }
             let room = self.room_for_picture(&ready).await;
-            let asking = Rc::clone(self).ask(scope.clone(), ready, room);
+            let pictures = lane.pictures().filter(|_| ready.seen_as == SeenAs::Picture);
+            let pool = pictures.map_or(lane.pool(), Pictures::pool);
+            let asking = Rc::clone(self).ask(scope.clone(), ready, room, pictures.map(Pictures::slots));
             let submitted = race(pool.submit(asking), job.stop.calls_dropped()).await;
             match submitted {
                 Some(Ok(task)) => task.detach(),
                 _ => break,
             }
         }
-        if race(pool.close(), job.stop.calls_dropped()).await.is_none() {
-            pool.abort().await;
+        for pool in std::iter::once(lane.pool()).chain(lane.pictures().map(Pictures::pool)) {
+            if race(pool.close(), job.stop.calls_dropped()).await.is_none() {
+                pool.abort().await;
+            }
         }
     }
 
@@ -169,13 +180,23 @@ impl Run {
         room.acquire_many_owned(kib).await.ok()
     }
 
-    async fn ask(self: Rc<Self>, scope: Scope, ready: Box<Ready>, room: Option<Permit<Arc<Semaphore>>>) {
+    async fn ask(
+        self: Rc<Self>,
+        scope: Scope,
+        ready: Box<Ready>,
+        room: Option<Permit<Arc<Semaphore>>>,
+        pictures: Option<Slots>,
+    ) {
         let job = &self.job;
         let page = ready.question.page;
         let _asking = self.count_asking();
+        let slot = match &pictures {
+            Some(slots) => slots.acquire().await,
+            None => None,
+        };
         self.tell(page, PageStatus::Asking);
         let asked = job.provider.ask(&scope, &ready.question).await;
-        drop(room);
+        drop((room, slot));
         let Ready { key, seen_as, quality, warnings, .. } = *ready;
         let about = About { seen_as: Some(seen_as), quality, warnings };
         let keep = |kept: Kept, attempts: u32| {

@@ -19,6 +19,7 @@ use super::event::Event;
 use super::file;
 use super::inputs::Input;
 use super::lanes::Lanes;
+use super::pictures::PictureLimit;
 use super::prompt::{DEFAULT_PROMPT, Prompt};
 use super::selection::Selection;
 use super::sizes::{SHARES, Size};
@@ -55,6 +56,8 @@ pub struct Options {
     pub context_pages: u32,
     /// How many pages of a file are under way at once; by its [`Size`] if there is none.
     pub page_concurrency: Option<u32>,
+    /// How many pages of a file are in flight at once that are sent as pictures; if there is none, as many as of all pages.
+    pub picture_concurrency: Option<u32>,
     /// How many files are under way at once; by their [`Size`] if there is none.
     pub file_concurrency: Option<u32>,
     /// Raises both, and the gate's limit `global`, as far as the stated limits and the answer times need it; what was stated
@@ -85,6 +88,7 @@ impl Options {
             selection: Selection::all(),
             context_pages: 1,
             page_concurrency: None,
+            picture_concurrency: None,
             file_concurrency: None,
             auto_concurrency: None,
             retry_failed: false,
@@ -221,6 +225,7 @@ impl Explain {
         let gate = gate.into();
         let board = Board::new(options.inputs.iter().map(Input::name), Instant::now());
         let pictures_kib = usize::try_from(options.picture_bytes_max / 1024).unwrap_or(usize::MAX >> 4).max(1);
+        let pictures_in_flight = PictureLimit::new(options.picture_concurrency, &gate);
         let job = Job {
             provider,
             provider_name: name.into(),
@@ -233,7 +238,7 @@ impl Explain {
             writers: Arc::new(Semaphore::new(WRITERS)),
             rewrites: Arc::new(Semaphore::new(1)),
             unkept: Cell::new(0),
-            lanes: Lanes::default(),
+            lanes: Lanes::new(pictures_in_flight),
             on_event: Box::new(|_| ()),
             unanswered: Cell::new(0),
             failures: RefCell::default(),
@@ -276,7 +281,7 @@ impl Explain {
     /// How to see how far it has come.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::new(&self.job.board, &self.job.gate, &self.job.provider, &self.job.stop)
+        Watch::new(&self.job.board, &self.job.gate, &self.job.provider, &self.job.stop, &self.job.lanes.pictures)
     }
 
     /// Runs to the end, or to where it is [stopped](Self::stop). One bad file, or page, fails alone.
@@ -324,7 +329,7 @@ impl Explain {
         // Answers that came to nothing were paid for, too.
         let paid = Some(traffic.usage).filter(|usage| usage.total() > 0);
         report.totals.tokens = paid.unwrap_or_else(|| job.board.borrow().tokens());
-        report.set_limits(&job.gate.stats(), job.lanes.cap_max());
+        report.set_limits(&job.gate.stats(), job.lanes.cap_max(), job.lanes.pictures.report());
         report.seconds = began.elapsed().as_secs_f64();
         // What the gate counts of a day is written down as it really was.
         job.gate.close();

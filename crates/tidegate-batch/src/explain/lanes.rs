@@ -6,14 +6,15 @@ use std::rc::{Rc, Weak};
 use tidegate_limit::Scope;
 use tidegate_pool::Pool;
 
+use super::pictures::{PictureLimit, Pictures};
 use crate::concurrency::AutoConcurrency;
 
 /// Pages in memory beyond those in flight, at most: the next wait at the gate, and the last for the disk.
 const AHEAD_MAX: u32 = 64;
 
 /// The open files.
-#[derive(Default)]
 pub(super) struct Lanes {
+    pub(super) pictures: Rc<PictureLimit>,
     open: RefCell<Vec<Weak<Lane>>>,
     /// The highest cap that any file has had.
     cap_max: Cell<u32>,
@@ -23,6 +24,8 @@ pub(super) struct Lanes {
 pub(super) struct Lane {
     scope: Scope,
     pool: Pool,
+    /// The pages that are sent as pictures, if they have a limit of their own.
+    pictures: Option<Pictures>,
     /// Pages in flight by the file's size, or as stated.
     own: u32,
     cap: Cell<u32>,
@@ -31,11 +34,16 @@ pub(super) struct Lane {
 }
 
 impl Lanes {
+    pub(super) fn new(pictures: Rc<PictureLimit>) -> Lanes {
+        Lanes { pictures, open: RefCell::default(), cap_max: Cell::default() }
+    }
+
     /// Opens the lane of a file with `pages` pages, of which `own` are in flight at first. It is closed when it is dropped.
     pub(super) fn open(&self, scope: &Scope, own: u32, pages: usize) -> Rc<Lane> {
         let lane = Rc::new(Lane {
             scope: scope.clone(),
             pool: Pool::new(held(own)),
+            pictures: self.pictures.open(),
             own,
             cap: Cell::new(own),
             left: Cell::new(pages as u64),
@@ -68,8 +76,7 @@ impl Lanes {
     /// Returns how many files are open, and how many of their pages can be in flight together.
     pub(super) fn possible(&self) -> (usize, u64) {
         let lanes = self.each();
-        let pages =
-            lanes.iter().map(|lane| (lane.left.get() + lane.pool.stats().running as u64).min(lane.cap.get().into()));
+        let pages = lanes.iter().map(|lane| (lane.left.get() + lane.running()).min(lane.cap.get().into()));
         (lanes.len(), pages.sum())
     }
 }
@@ -77,6 +84,15 @@ impl Lanes {
 impl Lane {
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Returns the pages that are sent as pictures, if they have a limit of their own.
+    pub(super) fn pictures(&self) -> Option<&Pictures> {
+        self.pictures.as_ref()
+    }
+
+    fn running(&self) -> u64 {
+        self.pool.stats().running as u64 + self.pictures.as_ref().map_or(0, Pictures::running)
     }
 
     /// One more page has been read.

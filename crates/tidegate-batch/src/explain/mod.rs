@@ -1,6 +1,6 @@
 //! Files explained, page by page. `job.rs` takes the files, `file.rs` the pages of one, `page.rs` makes the question about
 //! one; `board.rs` is who knows how far it has come, `stop.rs` how it ends early. The rest are plain values: which files
-//! (`inputs.rs`), which pages (`selection.rs`), how many at once (`sizes.rs`), what is asked (`prompt.rs`).
+//! (`inputs.rs`), which pages (`selection.rs`), how many at once (`sizes.rs`, `pictures.rs`), what is asked (`prompt.rs`).
 
 mod board;
 mod count;
@@ -10,6 +10,7 @@ pub(crate) mod inputs;
 mod job;
 mod lanes;
 mod page;
+mod pictures;
 mod prompt;
 mod selection;
 mod sizes;

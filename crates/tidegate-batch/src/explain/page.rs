@@ -41,6 +41,8 @@ pub(super) enum Prepared {
     },
     /// There is nothing on the page: the provider is not asked.
     Blank,
+    /// It is to be looked at as a picture, for which there is no room now.
+    Later,
     /// It cannot be read.
     Unreadable {
         reason: String,
@@ -104,7 +106,7 @@ impl<'a> Texts<'a> {
     /// The neighbours' texts, as far as they are worth reading.
     fn around(&self, page: u32) -> Vec<ContextPage> {
         self.read
-            .iter()
+            .range(page.saturating_sub(self.context)..=page.saturating_add(self.context))
             .filter(|(number, _)| **number != page)
             .filter_map(|(&page, read)| {
                 let read = read.as_ref().ok().filter(|read| is_readable(&read.quality))?;
@@ -113,14 +115,17 @@ impl<'a> Texts<'a> {
             .collect()
     }
 
-    /// The question about `page`.
-    pub(super) async fn prepare(&mut self, page: u32, manner: &Manner<'_>) -> Prepared {
+    /// The question about `page`. A picture is put off if `no_picture`.
+    pub(super) async fn prepare(&mut self, page: u32, manner: &Manner<'_>, no_picture: bool) -> Prepared {
         self.fetch(page).await;
         let ReadPage { mut text, quality, may_be_blank, mut warnings } = match &self.read[&page] {
             Ok(read) => read.clone(),
             Err(reason) => return Prepared::Unreadable { reason: reason.clone() },
         };
         let good = quality.is_good();
+        if no_picture && !good && manner.takes_pictures {
+            return Prepared::Later;
+        }
         let mut picture = None;
         if !good && (manner.takes_pictures || may_be_blank) {
             let want = Want::picture(manner.picture_px);

@@ -163,8 +163,9 @@ impl Report {
         failed == 0 && self.stopped.is_none() && self.files.iter().all(|file| file.error.is_none())
     }
 
-    /// Sets what the limits let through and held back; `page_concurrency` is the highest of all files.
-    pub(crate) fn set_limits(&mut self, stats: &Snapshot, page_concurrency: u32) {
+    /// Sets what the limits let through and held back; `page_concurrency` is the highest of all files, `pictures` the row of
+    /// those that have a limit of their own.
+    pub(crate) fn set_limits(&mut self, stats: &Snapshot, page_concurrency: u32, pictures: Option<LimitReport>) {
         self.peak_in_flight = stats.peak;
         self.found = stats.found.map(FoundReport::from);
         self.limits = stats
@@ -183,6 +184,7 @@ impl Report {
             blocked: stats.blocked_by_scopes,
             blocked_seconds: stats.blocked_by_scopes_for.as_secs_f64(),
         });
+        self.limits.extend(pictures);
     }
 
     /// For people, a handful of lines.
@@ -359,7 +361,7 @@ mod tests {
             assert!(pin!(entry).poll(&mut cx).is_pending());
         }
         let mut report = Report::default();
-        report.set_limits(&gate.stats(), 9);
+        report.set_limits(&gate.stats(), 9, None);
         let rows: Vec<_> =
             report.limits.iter().map(|limit| (limit.name.as_str(), limit.amount, limit.blocked)).collect();
         assert_eq!(rows, [("global", 3, 3), ("pages of a file", 9, 1)]);

@@ -68,6 +68,8 @@ pub struct Part {
     pub requests: Requests,
     /// How many of them at once.
     pub cap: u64,
+    /// More requests with a lower cap of their own, such as pages that are sent as pictures. They count towards `cap` as well.
+    pub pictures: Option<(Requests, u64)>,
 }
 
 /// What tokens cost, by the million.
@@ -122,7 +124,7 @@ impl Job {
 
     /// Adds a part, of which at most `cap` requests are on their way at once.
     pub fn part(mut self, name: impl Into<String>, requests: Requests, cap: u64) -> Job {
-        self.parts.push(Part { name: name.into(), requests, cap });
+        self.parts.push(Part { name: name.into(), requests, cap, pictures: None });
         self
     }
 

@@ -95,18 +95,20 @@ async fn simulate(job: Job) -> Result<Plan, PlanError> {
 async fn work_through(part: Part, shared: Rc<Shared>, places: Rc<Semaphore>) {
     let _place = places.acquire().await.expect("never closed");
     let scope = shared.gate.scope(part.name, part.cap);
-    let workers = part.requests.count().min(part.cap.saturating_add(1)).min(WORKERS_MAX);
-    let (scope, requests, next) = (Rc::new(scope), Rc::new(part.requests), Rc::new(Cell::new(0)));
-    let workers: Vec<_> = (0..workers)
-        .map(|_| {
+    let scope = Rc::new(scope);
+    let mut workers = Vec::new();
+    for (requests, at_once) in [(part.requests, part.cap.saturating_add(1))].into_iter().chain(part.pictures) {
+        let count = requests.count().min(at_once).min(WORKERS_MAX);
+        let (requests, next) = (Rc::new(requests), Rc::new(Cell::new(0)));
+        workers.extend((0..count).map(|_| {
             let (shared, scope, requests, next) = (shared.clone(), scope.clone(), requests.clone(), next.clone());
             spawn(async move {
                 while let Some(tokens) = requests.get(next.replace(next.get() + 1)) {
                     ask(&shared, &scope, tokens).await;
                 }
             })
-        })
-        .collect();
+        }));
+    }
     for worker in workers {
         worker.await.expect("a worker comes to its end");
     }

@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime};
 
-use tidegate_batch::plan::{Job, PER_FILE, PlanError, Prices, Requests, SLICES_MAX, Tokens};
+use tidegate_batch::plan::{Job, PER_FILE, Part, PlanError, Prices, Requests, SLICES_MAX, Tokens};
 use tidegate_limit::{Limit, Window};
 
 const PAGE: Tokens = Tokens { input: 900, output: 100 };
@@ -19,6 +19,20 @@ fn without_limits_the_latency_and_the_cap_decide() {
     assert_eq!((plan.duration, plan.answered, plan.in_flight_peak), (secs(30), 100, 10));
     assert_eq!(plan.bound[0].limit, PER_FILE);
     assert!(plan.bound[0].share > 0.85, "{:?}", plan.bound);
+}
+
+#[test]
+fn pictures_take_their_own_time_and_count_towards_the_cap() {
+    let took = |pictures: u64, cap: u64| {
+        let part = Part { name: "a".into(), requests: alike(40), cap, pictures: Some((alike(20), pictures)) };
+        let plan = Job::new([]).parts([part]).latency(|_| secs(1)).run().unwrap();
+        assert_eq!((plan.answered, plan.in_flight_peak <= cap), (60, true));
+        plan.duration
+    };
+    // The first of them stand in line behind a second of text.
+    assert_eq!(took(2, 10), secs(11), "text is answered meanwhile");
+    assert_eq!(took(1, 10), secs(21));
+    assert_eq!(took(20, 10), secs(6), "the cap decides");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod calls;
 mod odd_input;
 mod outages;
+mod pictures;
 mod results;
 mod runs;
 mod secrets;

@@ -31,6 +31,7 @@ pub(crate) fn hint<'a>(waits: impl IntoIterator<Item = Wait<'a>>, seconds: f64, 
         let option = match wait.limit {
             "global" if wait.amount >= caps.in_flight => "--global-concurrency",
             "pages of a file" if caps.pages_stated => "--page-concurrency",
+            "pictures of a file" => "--picture-concurrency",
             "global" | "pages of a file" | "found" => continue,
             _ => {
                 has_rate = true;

@@ -115,6 +115,10 @@ pub(crate) struct Args {
     page_concurrency: Count,
 
     /// Files in flight at once; auto: 5 below 20 pages, 3 up to 100, 2 above, and more if the stated limits need them
+    /// Of these, pages sent as pictures; those sent as text do not wait for them [default: no separate limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    picture_concurrency: Option<u32>,
+
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     file_concurrency: Count,
 
@@ -235,6 +239,7 @@ impl TryFrom<Args> for Config {
         options.page_concurrency = args.page_concurrency.0;
         options.file_concurrency = args.file_concurrency.0;
         // Workers have queues of their own; what they take at a time says nothing about the provider.
+        options.picture_concurrency = args.picture_concurrency;
         options.auto_concurrency = args.limits.auto_concurrency(Some(&args.shared)).filter(|_| args.broker.is_none());
         options.picture_bytes_max = args.limits.room().picture_bytes;
         options.retry_failed = args.retry_failed;

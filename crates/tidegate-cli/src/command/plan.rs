@@ -169,7 +169,7 @@ impl Work {
 
 /// The requests of one file, of which at most `cap` are in flight at once.
 pub(super) fn part(path: &Path, requests: Requests, cap: u64) -> Part {
-    Part { name: path.display().to_string(), requests, cap }
+    Part { name: path.display().to_string(), requests, cap, pictures: None }
 }
 
 /// What is to be asked, file by file.

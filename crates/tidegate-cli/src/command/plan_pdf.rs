@@ -28,6 +28,10 @@ pub(crate) struct PdfArgs {
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     page_concurrency: Count,
 
+    /// Of these, pages sent as pictures; those sent as text do not wait for them [default: no separate limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    picture_concurrency: Option<u32>,
+
     /// Files in flight at once; auto: by the files' size and the stated limits, as explain does
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     file_concurrency: Count,
@@ -76,12 +80,21 @@ impl PdfArgs {
         for (path, costs) in read.map_err(|error| anyhow!("{error}"))? {
             match costs {
                 Ok(costs) => {
-                    let size = Size::of(u32::try_from(costs.len()).unwrap_or(u32::MAX));
+                    let count = costs.text.len() + costs.pictures.len();
+                    let size = Size::of(u32::try_from(count).unwrap_or(u32::MAX));
                     if size.file_concurrency() < largest.file_concurrency() {
                         largest = size;
                     }
                     let cap = self.page_concurrency.0.unwrap_or(size.page_concurrency());
-                    parts.push(part(&path, Requests::Each(costs), u64::from(cap)));
+                    let Costs { mut text, pictures } = costs;
+                    let pictures = match self.picture_concurrency {
+                        Some(most) => Some((Requests::Each(pictures), u64::from(most))),
+                        None => {
+                            text.extend(pictures);
+                            None
+                        }
+                    };
+                    parts.push(Part { pictures, ..part(&path, Requests::Each(text), u64::from(cap)) });
                 }
                 Err(error) => broken.push(error),
             }
@@ -94,24 +107,37 @@ impl PdfArgs {
     }
 }
 
+/// What each page costs.
+#[derive(Default)]
+struct Costs {
+    text: Vec<Tokens>,
+    /// Of pages that are sent as pictures.
+    pictures: Vec<Tokens>,
+}
+
 /// What each page of a PDF costs, its neighbours included.
-async fn pages(path: &Path, context: u32, alike: Option<u32>, answer: u32) -> anyhow::Result<Vec<Tokens>> {
+async fn pages(path: &Path, context: u32, alike: Option<u32>, answer: u32) -> anyhow::Result<Costs> {
     let document = Reader::new().open(path).await?;
     let count = document.page_count();
     if let Some(input) = alike {
-        return Ok(vec![Tokens { input, output: answer }; count as usize]);
+        return Ok(Costs { text: vec![Tokens { input, output: answer }; count as usize], ..Costs::default() });
     }
     let mut own = Vec::with_capacity(count as usize);
     for number in 1..=count {
         let page = document.page(number, Want::text()).await;
         let text = page.ok().and_then(|page| page.text).filter(|text| text.quality().is_good());
-        own.push(text.map_or(PICTURE_TOKENS, |text| tokens_of_text(&text.text)));
+        own.push(text.map(|text| tokens_of_text(&text.text)));
     }
     let around = context as usize;
-    let costs = (0..own.len()).map(|at| {
+    let mut costs = Costs::default();
+    for (at, text) in own.iter().enumerate() {
         let neighbours = &own[at.saturating_sub(around)..own.len().min(at + around + 1)];
-        let input = PROMPT_TOKENS + neighbours.iter().sum::<u64>();
-        Tokens { input: u32::try_from(input).unwrap_or(u32::MAX), output: answer }
-    });
-    Ok(costs.collect())
+        let input = PROMPT_TOKENS + neighbours.iter().map(|text| text.unwrap_or(PICTURE_TOKENS)).sum::<u64>();
+        let tokens = Tokens { input: u32::try_from(input).unwrap_or(u32::MAX), output: answer };
+        match text {
+            Some(_) => costs.text.push(tokens),
+            None => costs.pictures.push(tokens),
+        }
+    }
+    Ok(costs)
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate_batch::{Event, FileProgress, FileState, PageStatus, Progress, Watch};
 
-use super::scene::{File, Scene, State, Unit};
+use super::scene::{Blocker, File, Queue, Scene, State, Unit};
 use super::{Reporter, Run, found, gauges, queue};
 
 impl Reporter {
@@ -91,9 +91,20 @@ fn scene(progress: &Progress) -> Scene {
         stopping: progress.stopping,
         files: progress.files.iter().map(file).collect(),
         gauges: gauges(&progress.gate),
-        queue: queue(&progress.gate),
+        queue: waiting(progress),
         found: found(&progress.gate),
         load: None,
+    }
+}
+
+/// The gate's line, or the pictures that wait before it.
+fn waiting(progress: &Progress) -> Queue {
+    match queue(&progress.gate) {
+        Queue { under_way, blocked_by: None, .. } if progress.pictures_waiting > 0 => {
+            let blocked_by = Some(Blocker::Limit("pictures of a file".to_owned()));
+            Queue { under_way, waiting: progress.pictures_waiting, blocked_by }
+        }
+        queue => queue,
     }
 }
 
