@@ -17,6 +17,10 @@ const SHARE_OF_WINDOW: u64 = 64;
 /// Where a window has no length of its own to take a share of.
 const LASTS_NANOS: u64 = 1_000_000_000;
 
+/// The share of the time for which a row counts that a request may be sent after it was booked: its row says so, even if its
+/// reservation is over by then. What is sent later is reserved once more.
+pub(crate) const LATE_SHARE: u64 = 1_024;
+
 /// Shorter reservations would be written too often.
 const LASTS_NANOS_MIN: u64 = 50_000_000;
 
@@ -83,8 +87,9 @@ impl Ledger {
             Model::Calendar(calendar) => !calendar.has_counted(booked_at),
             // One that is over, or about to be settled, ends before now.
             _ => {
-                self.asked.is_some()
-                    || self.current.is_none_or(|current| booked_at < current.from || now >= current.until)
+                let is_over = self.asked.is_some()
+                    || self.current.is_none_or(|current| booked_at < current.from || now >= current.until);
+                is_over && now > booked_at.plus(late(model))
             }
         };
         if elsewhere {
@@ -143,7 +148,7 @@ impl Ledger {
     /// has reserved and not booked yet, the others do not get.
     #[cfg(feature = "sqlite")]
     pub(crate) fn grant(&mut self, taken: &[Taken], model: &mut Model, now: Moment, setting: Setting) -> Option<u64> {
-        self.others.refresh(taken, lasts(model), model, now, setting.wall);
+        self.others.refresh(taken, lasts(model) + late(model), model, now, setting.wall);
         let asked = self.asked.as_mut()?;
         let others = self.others.used(model, now, setting);
         let free = model.capacity().saturating_sub(model.used(now)).saturating_sub(others);
@@ -156,7 +161,7 @@ impl Ledger {
     /// What other runs had booked before this one begins.
     #[cfg(feature = "sqlite")]
     pub(crate) fn begin_beside(&mut self, taken: &[Taken], model: &mut Model, now: Moment, wall: Wall) {
-        self.others.refresh(taken, lasts(model), model, now, wall);
+        self.others.refresh(taken, lasts(model) + late(model), model, now, wall);
     }
 
     pub(crate) fn others(&self) -> &Others {
@@ -172,9 +177,9 @@ impl Ledger {
         model: &Model,
         wall: Wall,
     ) -> Reservation {
-        let period = match model {
-            Model::Calendar(calendar) => Some(wall_time(calendar.begins())),
-            _ => None,
+        let (period, until) = match model {
+            Model::Calendar(calendar) => (Some(wall_time(calendar.begins())), until),
+            _ => (None, until.plus(late(model))),
         };
         Reservation {
             limit: Arc::clone(limit),
@@ -214,6 +219,11 @@ fn lasts(model: &Model) -> u64 {
         Model::Strict(log) => (log.window() / SHARE_OF_WINDOW).max(LASTS_NANOS_MIN.min(log.window())),
         Model::Bucket(_) | Model::Calendar(_) => LASTS_NANOS,
     }
+}
+
+/// How long after it was booked a request may be sent and still be covered.
+fn late(model: &Model) -> u64 {
+    model.counts_for() / LATE_SHARE
 }
 
 impl Open {

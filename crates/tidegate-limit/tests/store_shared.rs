@@ -257,6 +257,75 @@ fn a_day_can_slide() {
         .unwrap();
 }
 
+#[test]
+fn a_day_that_slides_and_one_of_the_calendar_count_each_other() {
+    for is_closed in [true, false] {
+        let scratch = Scratch::new(&format!("both-days-{is_closed}"));
+        EventLoop::simulated(1)
+            .run_until_complete(async move {
+                let timer = Settable::new();
+                let calendar = || Limit::rpd(10, "UTC").journaled(1);
+                let sliding = || calendar().window(Window::strict(DAY));
+                let end = |gate: Gate, store: Store| {
+                    if is_closed {
+                        gate.close();
+                    }
+                    store.close();
+                };
+                let (first, store) = gate(&scratch, &timer, calendar());
+                enter(&first, 4).await;
+                end(first, store);
+                let (second, store) = gate(&scratch, &timer, sliding());
+                enter(&second, 3).await;
+                assert_eq!(second.stats().limit("rpd").unwrap().used, 7);
+                end(second, store);
+                let (third, store) = gate(&scratch, &timer, calendar());
+                assert_eq!(enter_for(&third, HOUR).await, 3, "of ten, seven are used");
+                end(third, store);
+                // After midnight the calendar's day is new, the other is not.
+                sleep(12 * HOUR).await;
+                let (fourth, store) = gate(&scratch, &timer, sliding());
+                assert_eq!(enter_for(&fourth, HOUR).await, 0);
+                end(fourth, store);
+                let (fifth, store) = gate(&scratch, &timer, calendar());
+                assert_eq!(enter_for(&fifth, HOUR).await, 10);
+                end(fifth, store);
+            })
+            .unwrap();
+    }
+}
+
+/// A request is sent a little after it was let in: it connects first.
+#[test]
+fn a_request_that_is_sent_a_little_later_counts_once() {
+    for (late, counted) in [(Duration::from_secs(1), 3), (HOUR / 2, 6)] {
+        let scratch = Scratch::new(&format!("late-{late:?}"));
+        EventLoop::simulated(1)
+            .run_until_complete(async move {
+                let (timer, limit) =
+                    (Settable::new(), || Limit::rpd(10, "UTC").window(Window::strict(DAY)).journaled(1));
+                let (first, store) = gate(&scratch, &timer, limit());
+                let mut leases = Vec::new();
+                for _ in 0..3 {
+                    leases.push(first.enter(first.unscoped(), Cost::request()).await.unwrap());
+                }
+                sleep(late).await;
+                leases.iter_mut().for_each(tidegate_limit::Lease::sent);
+                drop(leases);
+                first.close();
+                store.close();
+                let (second, _store) = gate(&scratch, &timer, limit());
+                let used = second.stats().limit("rpd").unwrap().used;
+                // What is sent much later is reserved for that time, too.
+                assert!((3..=counted).contains(&used), "{used} after {late:?}");
+                // And none of it leaves the window earlier than a day after it was sent.
+                sleep(DAY - Duration::from_secs(1)).await;
+                assert!(second.stats().limit("rpd").unwrap().used >= 3, "{late:?}");
+            })
+            .unwrap();
+    }
+}
+
 /// Two gates and a third that starts later; the clock is set in between.
 fn after_the_clock_is_set(name: &str, limit: &Limit, set: impl Fn(&Settable) + 'static) -> [usize; 3] {
     let (scratch, limit) = (Scratch::new(name), limit.clone());

@@ -17,6 +17,7 @@ use tidegate_files::Draft;
 
 use super::error::StoreError;
 use crate::journal::{Reservation, Restored};
+use crate::ledger::LATE_SHARE;
 use crate::moment::{WallNanos, wall_nanos, wall_time};
 use crate::others::Taken;
 
@@ -199,14 +200,22 @@ impl StateFile {
             let (name, from) = (&*reservation.limit, wall_nanos(reservation.from));
             newest = newest.max(from);
             if let Some(settled) = reservation.settles {
-                // Later than all that was booked of it, be it in this very instant.
+                // Later than all that was booked of it, be it in this very instant; some of it may be sent a little later.
                 let over = from.saturating_add(1);
                 transaction
                     .prepare(
-                        "UPDATE reservation SET amount = ?4, until_ns = min(until_ns, ?5)
+                        "UPDATE reservation SET amount = ?4, until_ns = min(until_ns, ?5
+                                + CASE WHEN period_ns IS NULL THEN (counts_until_ns - until_ns) / ?6 ELSE 0 END)
                             WHERE limit_name = ?1 AND run = ?2 AND serial = ?3",
                     )?
-                    .execute(params![name, run, integer(settled.serial), integer(settled.spent), over])?;
+                    .execute(params![
+                        name,
+                        run,
+                        integer(settled.serial),
+                        integer(settled.spent),
+                        over,
+                        integer(LATE_SHARE)
+                    ])?;
             }
             move_back(&transaction, reservation)?;
             let amount = grant(index, &taken_by_others(&transaction, run, reservation)?).unwrap_or(reservation.amount);
@@ -232,6 +241,49 @@ impl StateFile {
         }
         transaction.commit()?;
         Ok(newest)
+    }
+
+    /// Moves the rows of another state file to this one: they are committed here before they go there, and their keys follow from
+    /// that file, so that rows which are moved again are the same rows.
+    pub(super) fn take_over(&mut self, other: &Path) -> Result<u64, StoreError> {
+        let mut from = StateFile::open(other, false, Durability::PowerLoss)?;
+        if from.identity == self.identity {
+            return Ok(0);
+        }
+        let (device, inode) = from.identity;
+        let there = |error: rusqlite::Error| StoreError::of(other, &error);
+        let here = |error: rusqlite::Error| StoreError::of(&self.path, &error);
+        // Until its end nothing is written there.
+        let reading = from.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(there)?;
+        let writing = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(here)?;
+        let mut moved = 0;
+        {
+            let mut rows = reading
+                .prepare(
+                    "SELECT limit_name, run, serial, amount, until_ns, period_ns, counts_until_ns FROM reservation
+                        WHERE amount > 0",
+                )
+                .map_err(there)?;
+            let mut insert = writing
+                .prepare("INSERT OR REPLACE INTO reservation VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")
+                .map_err(here)?;
+            let mut rows = rows.query([]).map_err(there)?;
+            while let Some(row) = rows.next().map_err(there)? {
+                let read = || -> rusqlite::Result<_> {
+                    let key: (String, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                    let instants: (i64, Option<i64>, i64) = (row.get(4)?, row.get(5)?, row.get(6)?);
+                    Ok((key, row.get::<_, i64>(3)?, instants))
+                };
+                let ((name, run, serial), amount, (until, period, counts_until)) = read().map_err(there)?;
+                let run = run_of_other(device, inode, run);
+                insert.execute(params![name, run, serial, amount, until, period, counts_until]).map_err(here)?;
+                moved += 1;
+            }
+        }
+        writing.commit().map_err(here)?;
+        reading.execute("DELETE FROM reservation", []).map_err(there)?;
+        reading.commit().map_err(there)?;
+        Ok(moved)
     }
 
     /// Forgets what has not counted for long, but keeps the latest rows of each limit: `newest`, the instant at which
@@ -333,6 +385,17 @@ fn taken_by_others(transaction: &Transaction<'_>, run: i64, reservation: &Reserv
         Ok(Taken { id: (row.get(0)?, row.get(1)?), amount, until: row.get(3)? })
     })?;
     rows.collect()
+}
+
+/// The number under which a run of another file is kept: below zero, where no run of this file is.
+fn run_of_other(device: u64, inode: u64, run: i64) -> i64 {
+    // FNV-1a: the same in every version.
+    let bytes = [device, inode, run.cast_unsigned()].map(u64::to_le_bytes);
+    let hash = bytes
+        .iter()
+        .flatten()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    -(hash >> 1).cast_signed() - 1
 }
 
 fn check_version(path: &Path, connection: &Connection) -> Result<(), StoreError> {
@@ -539,6 +602,56 @@ mod tests {
         assert_eq!(write(&mut first, one, &settling(daily(2, 20, 0), 1, 12), Some(0)), [20]);
         assert_eq!(write(&mut second, two, &daily(2, 1, 0), Some(0)), [12]);
         assert_eq!(write(&mut second, two, &daily(3, 1, 1), Some(0)), [0_u64; 0], "another day");
+    }
+
+    #[test]
+    fn what_another_file_counted_is_moved_once() {
+        let scratch = Scratch::new("moved");
+        let earlier = scratch.0.join("earlier.db");
+        let mut file = scratch.open().unwrap();
+        write(&mut file, &[daily(1, 7, 0)]);
+        {
+            let mut other = StateFile::open(&earlier, true, Durability::Crash).unwrap();
+            write(&mut other, &[daily(1, 50, 0), sliding(1, 10, 5)]);
+            let run = other.begin_run().unwrap();
+            other.write(std::iter::once((run, &daily(1, 3, 0))), |_, _| None).unwrap();
+        }
+        // As after a crash before the rows were deleted there.
+        let copy = scratch.0.join("copy.db");
+        std::fs::copy(&earlier, &copy).unwrap();
+        assert_eq!(file.take_over(&earlier).unwrap(), 3);
+        let restore = |path: &Path| std::fs::write(path, std::fs::read(&copy).unwrap()).unwrap();
+        let all = [Restored::new("rpd", 60, at(0)), Restored::new("rpm", 10, at(6))];
+        assert_eq!(file.load().unwrap(), all);
+        restore(&earlier);
+        assert_eq!(file.take_over(&earlier).unwrap(), 3);
+        assert_eq!(file.load().unwrap(), all, "the same rows");
+        assert_eq!(file.take_over(&earlier).unwrap(), 0, "nothing is left there");
+
+        // What is counted there afterwards is new.
+        let mut other = StateFile::open(&earlier, false, Durability::Crash).unwrap();
+        let run = other.begin_run().unwrap();
+        other.write(std::iter::once((run, &daily(1, 2, 0))), |_, _| None).unwrap();
+        drop(other);
+        assert_eq!(file.take_over(&earlier).unwrap(), 1);
+        assert_eq!(file.load().unwrap()[0], Restored::new("rpd", 62, at(0)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_moved_is_left_alone_and_named() {
+        let scratch = Scratch::new("not-moved");
+        let mut file = scratch.open().unwrap();
+        let other = scratch.0.join("other.db");
+        assert_eq!(file.take_over(&other).unwrap_err(), StoreError::Missing { path: other.clone() });
+        std::fs::write(&other, "half a state fi").unwrap();
+        assert!(matches!(file.take_over(&other).unwrap_err(), StoreError::Corrupt { path, .. } if path == other));
+        assert_eq!(std::fs::read(&other).unwrap(), b"half a state fi");
+        assert_eq!(file.take_over(&scratch.file()), Ok(0), "itself");
+        let rows = StateFile::open(&other.with_extension("rows"), true, Durability::Crash).unwrap();
+        rows.connection.execute("INSERT INTO reservation VALUES ('rpd', 'x', 'y', 1, 'z', NULL, 0)", []).unwrap();
+        drop(rows);
+        assert!(file.take_over(&other.with_extension("rows")).is_err(), "rows that make no sense");
+        assert_eq!(file.load().unwrap(), []);
     }
 
     #[test]

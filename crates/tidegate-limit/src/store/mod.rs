@@ -212,6 +212,27 @@ impl Store {
         self.with_file(|file| file.load())
     }
 
+    /// Moves what another state file has counted to this one, and returns the number of reservations that were moved. The other
+    /// file stays, and is empty afterwards. A crash in between loses nothing, and the next call counts nothing twice.
+    ///
+    /// # Errors
+    /// [`StoreError`], of either file; [`StoreError::Missing`] if the other one is not there.
+    ///
+    /// ```
+    /// use tidegate_limit::store::{Store, StoreError};
+    /// # let directory = std::env::temp_dir().join(format!("tidegate-doc-take-over-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory).unwrap();
+    /// # let file = directory.join("limits.db");
+    /// let store = Store::open(&file).unwrap();
+    /// drop(Store::open(directory.join("earlier.db")).unwrap());
+    /// assert_eq!(store.take_over(directory.join("earlier.db")), Ok(0));
+    /// assert!(matches!(store.take_over(directory.join("none.db")), Err(StoreError::Missing { .. })));
+    /// # std::fs::remove_dir_all(&directory).unwrap();
+    /// ```
+    pub fn take_over(&self, other: impl AsRef<Path>) -> Result<u64, StoreError> {
+        self.with_file(|file| file.take_over(other.as_ref()))
+    }
+
     /// The store as the journal of a gate that is about to be made. [`Builder::store`](crate::Builder::store) does this,
     /// and restores.
     ///
