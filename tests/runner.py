@@ -111,7 +111,8 @@ class Job:
         """Starts a process in a session of its own, so that Ctrl-C reaches the runner alone."""
         if _stopping.is_set():
             raise StepFailed("interrupted")
-        environment = os.environ | {MARK: str(self.scratch)} | (env or {})
+        # No test counts or finds limits for the user, or for another test.
+        environment = os.environ | {MARK: str(self.scratch), "XDG_DATA_HOME": str(self.scratch)} | (env or {})
         options = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "start_new_session": True} | options
         try:
             return subprocess.Popen([str(word) for word in argv], env=environment, **options)

@@ -24,6 +24,9 @@ const HEADROOM: f64 = 1.5;
 const STEP_MAX: u64 = 3;
 const STEP_MIN: f64 = 1.1;
 
+/// A limit over this time or longer may be used up at once.
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The least time in which answers are counted.
@@ -63,7 +66,7 @@ impl AutoConcurrency {
                 Window::Strict(length) | Window::Aligned(length) | Window::Bucket { per: length, .. } => length,
                 _ => return None,
             };
-            Some((dimension, limit.amount() as f64 / length.as_secs_f64()))
+            (*length < DAY).then(|| (dimension, limit.amount() as f64 / length.as_secs_f64()))
         };
         let rates = limits.iter().filter_map(per_second).collect();
         AutoConcurrency { rates, requests_max: AUTO_CONCURRENCY_MAX, files_max: AUTO_FILES_MAX }
@@ -306,6 +309,9 @@ mod tests {
         assert_eq!(needed(Cost::request()), Some(150));
         assert_eq!(needed(Cost::tokens(1_000)), Some(15), "a request per second");
         assert_eq!(auto(&Quotas { rpd: Some(10), ..Quotas::default() }).needed(&Cost::request(), secs(10)), None);
+        let lengths = crate::WindowLengths { rpd: Some(secs(86_400)), ..Default::default() };
+        let sliding = auto(&Quotas { rpm: Some(600), rpd: Some(10), lengths, ..Quotas::default() });
+        assert_eq!(sliding.needed(&Cost::request(), secs(10)), Some(150));
     }
 
     #[test]

@@ -39,6 +39,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod account;
 mod attempt;
 mod base_url;
 mod calibration;
@@ -68,6 +69,7 @@ mod quotas;
 mod rebuild;
 mod store;
 
+pub use account::account_name;
 pub use base_url::{BadBaseUrl, BaseUrl};
 pub use call::{Call, CallerStats, Reply, Retries};
 pub use call_error::CallError;

@@ -11,8 +11,10 @@ use tidegate_limit::{ConfigError, Gate, Limit, Window};
 /// How many requests are under way at once in all, unless told otherwise.
 pub const GLOBAL_CONCURRENCY: u64 = 200;
 
-/// How many requests of a day are written down ahead; after a crash at most so many are counted too many.
-const RPD_BATCH: u64 = 20;
+/// The share of a day's amount that is written to the file ahead, and the most: after a crash at most so many requests are counted
+/// too many, and so many may wait unused for the other processes that share the day.
+const DAY_BATCHES: u64 = 64;
+const RPD_BATCH_MAX: u64 = 20;
 
 /// The share of a minute's amount that is written to the file ahead: at most this part is counted too high after a crash,
 /// and a full minute needs about this many writes.
@@ -42,6 +44,8 @@ pub struct WindowLengths {
     pub itpm: Option<Duration>,
     /// Of output tokens.
     pub otpm: Option<Duration>,
+    /// Of [`Quotas::rpd`]: requests in any time of this length, instead of a calendar day.
+    pub rpd: Option<Duration>,
 }
 
 /// The limits of a run. `None` is no limit.
@@ -65,7 +69,7 @@ pub struct Quotas {
     /// Tokens of answers a minute, where they are limited apart: booked as long as an answer may be, settled by how long it
     /// is.
     pub otpm: Option<u64>,
-    /// Requests a day.
+    /// Requests per day of the calendar, or in any [`WindowLengths::rpd`].
     pub rpd: Option<u64>,
     /// How the server counts a minute.
     pub window: WindowKind,
@@ -129,13 +133,19 @@ impl Quotas {
             (WindowKind::Bucket, length) => Window::bucket(length),
             (WindowKind::Minute, length) => Window::Aligned(length),
         };
-        let WindowLengths { rpm, tpm, itpm, otpm } = self.lengths;
+        let WindowLengths { rpm, tpm, itpm, otpm, rpd } = self.lengths;
         let mut limits = vec![Limit::concurrency("global", self.global_concurrency)];
         limits.extend(self.rpm.map(|amount| Limit::rpm(amount).window(window(rpm))));
         limits.extend(self.tpm.map(|amount| Limit::tpm(amount).window(window(tpm))));
         limits.extend(self.itpm.map(|amount| Limit::itpm(amount).window(window(itpm))));
         limits.extend(self.otpm.map(|amount| Limit::otpm(amount).window(window(otpm))));
-        limits.extend(self.rpd.map(|amount| Limit::rpd(amount, Arc::clone(&self.day_zone))));
+        limits.extend(self.rpd.map(|amount| {
+            let limit = Limit::rpd(amount, Arc::clone(&self.day_zone));
+            match rpd {
+                Some(length) => limit.window(Window::strict(length)),
+                None => limit,
+            }
+        }));
         limits
     }
 
@@ -164,7 +174,10 @@ impl Quotas {
         let store = QuotaStore::open_with(path, durability).map_err(QuotaError::File)?;
         let journaled = limits.into_iter().map(|limit| match limit.rated() {
             None => limit,
-            Some(_) if limit.name() == "rpd" => limit.journaled(RPD_BATCH),
+            Some(_) if limit.name() == "rpd" => {
+                let batch = (limit.amount() / DAY_BATCHES).clamp(1, RPD_BATCH_MAX);
+                limit.journaled(batch)
+            }
             Some(_) => {
                 let batch = (limit.amount() / MINUTE_BATCHES).max(1);
                 limit.journaled(batch)
@@ -200,6 +213,37 @@ mod tests {
         };
         assert_eq!(count(7), 7);
         assert_eq!(count(0), 7);
+    }
+
+    #[test]
+    fn a_crash_costs_a_64th_of_a_small_day() {
+        let directory = tempfile::tempdir().unwrap();
+        let quotas = Quotas { rpd: Some(30), file: Some(directory.path().join("quota.db")), ..Quotas::default() };
+        let used = |requests: usize| {
+            let quotas = quotas.clone();
+            tidegate_loop::run(async move {
+                let (gate, store) = quotas.open().unwrap();
+                for _ in 0..requests {
+                    gate.enter(gate.unscoped(), Cost::request()).await.unwrap().sent();
+                }
+                let used = gate.stats().limit("rpd").unwrap().used;
+                // The gate is not closed: what it has reserved stays counted, as after a crash.
+                store.unwrap().close();
+                used
+            })
+            .unwrap()
+        };
+        assert_eq!([used(3), used(3), used(0)], [3, 6, 6]);
+    }
+
+    #[test]
+    fn a_day_is_the_calendars_or_slides() {
+        let day = Duration::from_secs(86_400);
+        let lengths = WindowLengths { rpd: Some(day), ..WindowLengths::default() };
+        let window = |quotas: Quotas| quotas.limits().last().unwrap().rated().unwrap().1.clone();
+        let rpd = || Quotas { rpd: Some(10), ..Quotas::default() };
+        assert_eq!(window(rpd()), Window::day("America/Los_Angeles"));
+        assert_eq!(window(Quotas { lengths, ..rpd() }), Window::strict(day));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod args;
 mod broker;
 mod command;
 mod config;
+mod counts;
 mod descriptors;
 mod found_limits;
 mod machine;

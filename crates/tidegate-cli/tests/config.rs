@@ -29,6 +29,7 @@ impl Place {
             .args(words)
             .current_dir(&self.0)
             .env("XDG_CONFIG_HOME", self.0.join("none"))
+            .env("XDG_DATA_HOME", self.0.join("data"))
             .envs(environment.iter().copied())
             .output()
             .unwrap()

@@ -1,5 +1,8 @@
 //! `tidegate explain` and `tidegate rebuild` as people run them: exit codes, messages, Ctrl-C, `kill -9`, a full disk.
 
+#[path = "common/data.rs"]
+mod data;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,6 +18,8 @@ use axum::extract::State;
 use serde_json::Value;
 use tidegate_loop::net::TcpListener;
 use tidegate_pdf::{Limits, Reader, Want};
+
+use data::data_home;
 
 /// The samples' pages with text, and all of them.
 const TEXT_PAGES: usize = 13;
@@ -32,7 +37,7 @@ fn broken() -> PathBuf {
 fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_DATA_HOME", data_home());
     // What the machine's user has set must not decide a test.
     for name in ["OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "HTTP_PROXY", "http_proxy"] {
         command.env_remove(name);
@@ -383,6 +388,7 @@ fn a_disk_that_takes_no_more_stops_the_run_and_loses_nothing() {
         .args(["-c", script, "48", env!("CARGO_BIN_EXE_tidegate")])
         .args(&args)
         .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env("XDG_DATA_HOME", data_home())
         .output()
         .unwrap();
     let message = text(&full.stderr);

@@ -1,11 +1,16 @@
 //! How a run shows itself: to programs, to logs, and to people at a terminal.
 
+#[path = "common/data.rs"]
+mod data;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use data::data_home;
 
 /// Explains two samples and a broken one offline, in an environment without options of its own.
 fn explain(progress: &str, out: &Path) -> Command {
@@ -135,7 +140,7 @@ fn a_pause_of_hours_is_announced_even_to_who_wants_no_progress() {
     let mut command = Command::new("timeout");
     command.args(["60", env!("CARGO_BIN_EXE_tidegate"), "batch", "requests.jsonl", "--rpm=9", "--progress=none"]);
     command.arg(refusing()).current_dir(place.path()).env("OPENAI_API_KEY", "none");
-    command.env("XDG_CONFIG_HOME", "none").env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_CONFIG_HOME", "none").env("XDG_DATA_HOME", data_home());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();

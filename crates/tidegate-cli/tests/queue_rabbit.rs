@@ -42,7 +42,7 @@ impl Place {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(words).current_dir(self.dir.path()).env("TIDEGATE_BROKER", &self.broker).stdin(Stdio::null());
-        command.env("XDG_CONFIG_HOME", self.dir.path().join("none"));
+        command.env("XDG_CONFIG_HOME", self.dir.path().join("none")).env("XDG_DATA_HOME", self.dir.path().join("data"));
         command
     }
 

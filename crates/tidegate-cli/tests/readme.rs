@@ -1,11 +1,16 @@
 //! The README's commands about `samples/`, as they stand there.
 
+#[path = "common/data.rs"]
+mod data;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_rehearsal::Server;
+
+use data::data_home;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -22,7 +27,7 @@ fn lines(start: &str) -> Vec<Vec<String>> {
 fn tidegate(words: &[String]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     // What the machine's user has set must not decide a test.
-    command.env("XDG_CONFIG_HOME", "/nonexistent").env_remove("OPENAI_API_KEY");
+    command.env("XDG_CONFIG_HOME", "/nonexistent").env("XDG_DATA_HOME", data_home()).env_remove("OPENAI_API_KEY");
     command.args(words).current_dir(root()).stdin(Stdio::null()).output().unwrap()
 }
 

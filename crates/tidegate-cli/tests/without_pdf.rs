@@ -11,7 +11,8 @@ fn tidegate(place: &Path, words: &[&str]) -> Output {
     // `./test` keeps this program apart from the one with the reader, which its other steps run.
     let program = std::env::var_os("TIDEGATE_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_tidegate").into());
     let mut command = Command::new(program);
-    command.args(words).current_dir(place).env("XDG_CONFIG_HOME", "/nonexistent").output().unwrap()
+    command.env("XDG_CONFIG_HOME", "/nonexistent").env("XDG_DATA_HOME", place.join("data"));
+    command.args(words).current_dir(place).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

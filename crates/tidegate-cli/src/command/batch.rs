@@ -20,6 +20,7 @@ use super::limits::{Concurrency, KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use super::status::{StatusArgs, StatusSpec};
 use super::{Done, StopSignal, bound};
+use crate::counts::Counts;
 use crate::found_limits;
 use crate::progress::{self, MetricsListener, ProgressArg, Reporter, Run, Scene, Unit};
 use crate::terminal;
@@ -96,6 +97,7 @@ pub(crate) struct Args {
 struct Config {
     batch: Batch,
     quotas: Quotas,
+    counts: Counts,
     shared: SharedArgs,
     server: ServerArgs,
     connections: usize,
@@ -135,11 +137,7 @@ impl TryFrom<Args> for Config {
         limits.fit_descriptors();
         let auto = limits.auto_concurrency(Some(&args.shared));
         let most = auto.as_ref().map_or(limits.global_concurrency.most(), AutoConcurrency::most);
-        let counts = match args.shared.limits {
-            None if limits.has_rates() => counts_file(&output, limits.rpd.is_some())?,
-            _ => None,
-        };
-        let quotas = limits.quotas(counts);
+        let counts = counts(args.server.address.account()?, &output);
         let earlier = match (args.fresh, args.retry_failed) {
             (true, _) => Earlier::Discard,
             (_, true) => Earlier::RetryFailed,
@@ -154,7 +152,8 @@ impl TryFrom<Args> for Config {
             .auto_concurrency(auto);
         Ok(Config {
             batch,
-            quotas,
+            quotas: limits.quotas(),
+            counts,
             shared: args.shared,
             server: args.server,
             connections: usize::try_from(most).unwrap_or(usize::MAX),
@@ -170,26 +169,20 @@ impl TryFrom<Args> for Config {
     }
 }
 
-/// Where the counts of the minute and of the day are kept: beside the results. The day's count belongs to the folder.
-/// Without one, each output has its own file, so that runs with different outputs do not lock each other out.
-fn counts_file(output: &Output, daily: bool) -> anyhow::Result<Option<PathBuf>> {
-    let (folder, name) = match output {
-        Output::File(path) => (path.parent().unwrap_or(Path::new("")).join(".tidegate"), path.file_name()),
-        Output::Stdout => (PathBuf::from(".tidegate"), None),
-    };
-    let file = match (daily, name) {
-        (true, _) => "quota.db".into(),
-        (false, Some(name)) => {
-            let mut file = name.to_owned();
-            file.push(".quota.db");
-            file
+/// Where the counts of the minute and of the day are kept. Earlier versions kept those of a day beside the results, and those of
+/// minutes there in a file for each output.
+fn counts(account: Option<String>, output: &Output) -> Counts {
+    let folder = |of: &Path| of.join(".tidegate");
+    let counts = Counts::new(account);
+    match output {
+        Output::File(path) => {
+            let folder = folder(path.parent().unwrap_or(Path::new("")));
+            let mut minutes = path.file_name().unwrap_or_default().to_owned();
+            minutes.push(".quota.db");
+            counts.or_in(folder.join("quota.db")).earlier(folder.join(minutes))
         }
-        // Several runs may write to standard output at once, and nothing tells them apart.
-        (false, None) => return Ok(None),
-    };
-    tidegate_files::create_directories(&folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    Ok(Some(folder.join(file)))
+        Output::Stdout => counts.or_in(folder(Path::new("")).join("quota.db")),
+    }
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
@@ -207,9 +200,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> anyhow::Result<Summary> {
-    let Config { batch, quotas, shared, server, connections, status, .. } = config;
+    let Config { batch, quotas, counts, shared, server, connections, status, .. } = config;
     let metrics = MetricsListener::bind(status, &reporter).await?;
-    let limits = shared.open(&quotas).await?;
+    let limits = shared.open(&quotas, &counts).await?;
     let gate = limits.admission.clone();
     let (hinting, began) = (reporter.clone(), Instant::now());
     // As many connections as requests under way, and none of them closed between two.

@@ -26,6 +26,7 @@ use super::server::{ProviderArg, ServerArgs};
 use super::status::{StatusArgs, StatusSpec};
 use super::{Done, EXPLAIN_QUEUE, StopSignal};
 use crate::broker::{BrokerUrl, Kind, failed};
+use crate::counts::Counts;
 use crate::found_limits::{self, Server};
 use crate::progress::{MetricsListener, ProgressArg, Reporter};
 use crate::terminal::{self, escape};
@@ -114,11 +115,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     page_concurrency: Count,
 
-    /// Files in flight at once; auto: 5 below 20 pages, 3 up to 100, 2 above, and more if the stated limits need them
     /// Of these, pages sent as pictures; those sent as text do not wait for them [default: no separate limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     picture_concurrency: Option<u32>,
 
+    /// Files in flight at once; auto: 5 below 20 pages, 3 up to 100, 2 above, and more if the stated limits need them
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Limits")]
     file_concurrency: Count,
 
@@ -188,6 +189,7 @@ fn temperature(text: &str) -> Result<f32, String> {
 struct Config {
     options: Options,
     quotas: Quotas,
+    counts: Counts,
     shared: SharedArgs,
     /// Where workers take pages from: the broker, its kind of queues, the queue.
     broker: Option<(BrokerUrl, Kind, String)>,
@@ -237,20 +239,23 @@ impl TryFrom<Args> for Config {
         options.selection = args.pages.unwrap_or_else(Selection::all);
         options.context_pages = args.context_pages;
         options.page_concurrency = args.page_concurrency.0;
+        options.picture_concurrency = args.picture_concurrency;
         options.file_concurrency = args.file_concurrency.0;
         // Workers have queues of their own; what they take at a time says nothing about the provider.
-        options.picture_concurrency = args.picture_concurrency;
         options.auto_concurrency = args.limits.auto_concurrency(Some(&args.shared)).filter(|_| args.broker.is_none());
         options.picture_bytes_max = args.limits.room().picture_bytes;
         options.retry_failed = args.retry_failed;
         options.fresh = args.fresh;
         options.html_px = Some(args.picture_px).filter(|&px| px > 0);
+        // Workers ask with keys of their own.
+        let account = if args.broker.is_none() { args.server.address.account()? } else { None };
         let mut reader = Reader::new();
         if let Some(password) = args.pdf_password {
             reader = reader.password(password);
         }
         Ok(Config {
-            quotas: args.limits.quotas(Some(args.out.join(STATE).join("quota.db"))),
+            quotas: args.limits.quotas(),
+            counts: Counts::new(account).or_in(args.out.join(STATE).join("quota.db")),
             shared: args.shared,
             broker: args.broker.map(|broker| (broker, args.queue_kind, args.queue)),
             options,
@@ -293,7 +298,7 @@ async fn explain(
     stopped_by: StopSignal,
 ) -> anyhow::Result<Report> {
     let metrics = MetricsListener::bind(config.status.take(), &reporter).await?;
-    let limits = config.shared.open(&config.quotas).await?;
+    let limits = config.shared.open(&config.quotas, &config.counts).await?;
     let gate = limits.admission.clone();
     let away = match &config.broker {
         Some((url, kind, queue)) => {

@@ -1,9 +1,9 @@
 //! The options of the limits, the same for every command that keeps to some.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::counts::Counts;
 use crate::machine::Room;
 use crate::{descriptors, terminal};
 use anyhow::{Context as _, bail};
@@ -44,9 +44,9 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N[/TIME]")]
     pub(crate) otpm: Option<Rate>,
 
-    /// Requests a day; counted over restarts
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) rpd: Option<u64>,
+    /// Requests per calendar day (see --day-zone), or in any 24 hours: 1000/24h; all runs with the same key count together
+    #[arg(long, value_name = "N[/24h]")]
+    pub(crate) rpd: Option<DayRate>,
 
     /// How the provider counts a minute, or the window stated with a limit
     #[arg(long, value_enum, default_value_t = WindowArg::Strict)]
@@ -57,7 +57,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "auto|N", default_value = "auto")]
     pub(crate) global_concurrency: Concurrency,
 
-    /// Where the provider's day begins at midnight
+    /// Time zone in which the provider's calendar day begins
     #[arg(long, value_name = "ZONE", default_value = "America/Los_Angeles")]
     pub(crate) day_zone: String,
 
@@ -91,6 +91,34 @@ impl FromStr for Rate {
             return Err("a window of an hour at most; --rpd is for requests per day".into());
         }
         Ok(Rate { amount, per })
+    }
+}
+
+/// An amount per calendar day, or in any 24 hours: `1000`, `1000/24h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DayRate {
+    amount: u64,
+    slides: bool,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+impl FromStr for DayRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DayRate, String> {
+        let (amount, slides) = match text.split_once('/') {
+            Some((amount, per)) => (amount, duration(per)? == DAY),
+            None => (text, false),
+        };
+        if !slides && amount.len() < text.len() {
+            return Err(
+                "--rpd counts calendar days, or any 24 hours: 1000/24h; --rpm takes windows of up to an hour".into()
+            );
+        }
+        let amount = amount.trim().parse().ok().filter(|amount| *amount > 0);
+        let amount = amount.ok_or("an amount above 0 such as 1000, or for any 24 hours: 1000/24h")?;
+        Ok(DayRate { amount, slides })
     }
 }
 
@@ -133,11 +161,6 @@ pub(crate) enum WindowArg {
 }
 
 impl LimitArgs {
-    /// Returns `true` if a rate is limited, per minute or per day.
-    pub(crate) fn has_rates(&self) -> bool {
-        self.quotas(None).limits().iter().any(|limit| limit.rated().is_some())
-    }
-
     /// Lowers the concurrency to what the limit of open files allows, and says so.
     pub(crate) fn fit_descriptors(&mut self) {
         let Some(limit) = descriptors::raise_limit() else { return };
@@ -157,7 +180,7 @@ impl LimitArgs {
             return None;
         }
         let room = self.room();
-        let limits = self.quotas(None).limits();
+        let limits = self.quotas().limits();
         Some(AutoConcurrency::new(&limits).requests_max(room.requests).files_max(room.files))
     }
 
@@ -166,8 +189,8 @@ impl LimitArgs {
         Room::now(descriptors::limit().map(descriptors::requests_within))
     }
 
-    /// The limits that were stated; the counts of the minute and the day are kept in `file`.
-    pub(crate) fn quotas(&self, file: Option<PathBuf>) -> Quotas {
+    /// The limits that were stated, counted by this process alone.
+    pub(crate) fn quotas(&self) -> Quotas {
         let window = match self.window {
             WindowArg::Strict => WindowKind::Strict,
             WindowArg::Bucket => WindowKind::Bucket,
@@ -178,7 +201,7 @@ impl LimitArgs {
             tpm: self.tpm.map(|rate| rate.amount),
             itpm: self.itpm.map(|rate| rate.amount),
             otpm: self.otpm.map(|rate| rate.amount),
-            rpd: self.rpd,
+            rpd: self.rpd.map(|rate| rate.amount),
             window,
             minute: self.minute,
             lengths: WindowLengths {
@@ -186,10 +209,11 @@ impl LimitArgs {
                 tpm: self.tpm.and_then(|rate| rate.per),
                 itpm: self.itpm.and_then(|rate| rate.per),
                 otpm: self.otpm.and_then(|rate| rate.per),
+                rpd: self.rpd.filter(|rate| rate.slides).map(|_| DAY),
             },
             day_zone: self.day_zone.as_str().into(),
             global_concurrency: self.global_concurrency.most(),
-            file,
+            file: None,
         }
     }
 }
@@ -254,14 +278,17 @@ impl Opened {
 }
 
 impl SharedArgs {
-    /// The limits of `quotas`, in common with others if there is a Redis. To be called on a loop.
-    pub(crate) async fn open(&self, quotas: &Quotas) -> anyhow::Result<Opened> {
+    /// The limits of `quotas`, in common with others if there is a Redis, and else with all processes that keep the same `counts`.
+    /// To be called on a loop.
+    pub(crate) async fn open(&self, quotas: &Quotas, counts: &Counts) -> anyhow::Result<Opened> {
         let Some(redis) = self.client() else {
-            let (gate, day) = quotas.open()?;
+            let is_rated = quotas.limits().iter().any(|limit| limit.rated().is_some());
+            let file = if is_rated { counts.prepare()? } else { None };
+            let (gate, day) = Quotas { file, ..quotas.clone() }.open()?;
             return Ok(Opened { admission: gate.into(), day, shared: None });
         };
         // What is counted over all machines is counted over restarts, too.
-        let gate = Quotas { file: None, ..quotas.clone() }.gate()?;
+        let gate = quotas.gate()?;
         let shared = self.share(redis, &self.limits_name, quotas.limits()).await?;
         let admission = Admission::in_front_of(gate, std::rc::Rc::new(shared.clone()));
         Ok(Opened { admission, day: None, shared: Some(shared) })
@@ -345,6 +372,17 @@ mod tests {
         assert_eq!("10/500ms".parse(), rate(10, Some(Duration::from_millis(500))));
         for text in ["", "0", "-1", "0/1s", "10/", "10/0s", "10/soon", "10/2h", "ten", "1/1s/1s"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_day_is_the_calendars_or_any_24_hours() {
+        assert_eq!("1000".parse(), Ok(DayRate { amount: 1_000, slides: false }));
+        for text in ["1000/24h", "1000/1440m"] {
+            assert_eq!(text.parse(), Ok(DayRate { amount: 1_000, slides: true }), "{text}");
+        }
+        for text in ["", "0", "-1", "0/24h", "10/", "10/1h", "10/25h", "10/day", "ten", "1/24h/24h"] {
+            assert!(text.parse::<DayRate>().is_err(), "{text}");
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<super::Done> {
         }
         None => files(&args)?,
     };
-    let mut quotas = args.limits.quotas(None);
+    let mut quotas = args.limits.quotas();
     if let Some(auto) = args.limits.auto_concurrency(None) {
         let needed = auto.needed(&work.mean_cost(), args.latency.mean());
         quotas.global_concurrency = auto.in_flight(needed);

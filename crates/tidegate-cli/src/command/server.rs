@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use tidegate_batch::{ApiKey, BaseUrl, Caller, Dialect, KeyError, Retries};
+use tidegate_batch::{ApiKey, BaseUrl, Caller, Dialect, KeyError, Retries, account_name};
 use tidegate_limit::{Admission, Backoff};
 use tidegate_secret::Secret;
 
@@ -143,6 +143,17 @@ impl AddressArgs {
             Err(KeyError::Unset { .. }) if named.is_none() && self.base_url.is_some() => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A name for the account whose limits are used up: the same for the same provider, address and key. `None` without a
+    /// server.
+    pub(crate) fn account(&self) -> anyhow::Result<Option<String>> {
+        let Some(dialect) = self.provider.dialect() else { return Ok(None) };
+        let base = match self.base_url()? {
+            Some(base) => base,
+            None => BaseUrl::parse(dialect.default_base_url())?,
+        };
+        Ok(Some(account_name(dialect, &base, self.find_key(dialect)?.as_ref())))
     }
 
     /// Whoever sends the requests, within `gate`; each is tried again so often when the server fails.

@@ -30,7 +30,8 @@ impl Crew {
         ]);
         command.args(&self.limits).current_dir(&self.place).stdin(Stdio::null());
         // What the machine's user has set must not decide a test.
-        command.env("XDG_CONFIG_HOME", self.place.join("none")).env_remove("OPENAI_API_KEY");
+        command.env("XDG_CONFIG_HOME", self.place.join("none")).env("XDG_DATA_HOME", self.place.join("data"));
+        command.env_remove("OPENAI_API_KEY");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

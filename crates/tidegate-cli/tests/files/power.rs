@@ -299,10 +299,9 @@ fn answered(machine: &Machine) -> BTreeSet<String> {
 
 /// What the file says was used today.
 fn counted(machine: &Machine) -> u64 {
-    let path = machine.root.join(".tidegate/quota.db");
-    if !path.exists() {
-        return 0;
-    }
+    let folder = fs::read_dir(machine.root.join("data/tidegate/quotas")).into_iter().flatten();
+    let mut files = folder.map(|entry| entry.unwrap().path());
+    let Some(path) = files.find(|path| path.extension().is_some_and(|ending| ending == "db")) else { return 0 };
     let database = rusqlite::Connection::open(path).unwrap();
     let sum = "SELECT coalesce(sum(amount), 0) FROM reservation";
     database.query_row(sum, [], |row| row.get::<_, i64>(0)).unwrap().unsigned_abs()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_rehearsal::{Handle, Latency, Refusals, Server};
 
+use crate::data::data_home;
 use crate::support::{Place, questions, text, tidegate};
 
 fn batch(server: &Handle, args: &[&str]) -> Output {
@@ -41,15 +42,16 @@ fn results_go_to_the_file_and_the_summary_to_the_terminal() {
     assert_eq!(server.stats().accepted, 40);
 }
 
-/// What a run has sent within the minute is on the disk for the next one, one file per output.
+/// What a run has sent within the minute is on the disk for the next one.
 #[test]
-fn the_counts_of_a_minute_are_kept_beside_the_results() {
+fn the_counts_of_a_minute_are_kept_for_the_account() {
     let place = Place::new("minute-counts");
     let requests = place.write("requests.jsonl", &questions(5));
     let server = Server::builder().start_in_thread().unwrap();
     let done = batch(&server, &[&requests, "--rpm", "100"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let counts = rusqlite::Connection::open(place.path(".tidegate/requests.results.jsonl.quota.db")).unwrap();
+    let mut files = std::fs::read_dir(data_home().join("tidegate/quotas")).unwrap();
+    let counts = rusqlite::Connection::open(files.next().unwrap().unwrap().path()).unwrap();
     let sum = "SELECT sum(amount) FROM reservation WHERE limit_name = 'rpm'";
     assert_eq!(counts.query_row(sum, [], |row| row.get::<_, i64>(0)), Ok(5));
 }
@@ -60,7 +62,7 @@ fn batch_under(ulimit: &str, place: &Place, server: &Handle) -> Output {
     let (requests, base) = (place.write("requests.jsonl", &questions(300)), format!("{}/v1", server.base_url()));
     let arguments = ["batch", &requests, "--base-url", &base, "--max-in-flight", "200", "--progress", "none"];
     let mut command = std::process::Command::new("sh");
-    command.env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_DATA_HOME", data_home());
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]).args(arguments).output().unwrap()
 }
 

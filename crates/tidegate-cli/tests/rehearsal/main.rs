@@ -1,9 +1,12 @@
 //! `provider`, and what is rehearsed against it, as users meet them.
 
 mod batch;
+mod counts;
 #[cfg(feature = "pdf")]
 #[path = "../common/crew.rs"]
 mod crew;
+#[path = "../common/data.rs"]
+mod data;
 #[cfg(feature = "pdf")]
 mod explain;
 #[cfg(feature = "pdf")]

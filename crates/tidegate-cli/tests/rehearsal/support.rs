@@ -2,9 +2,11 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use crate::data::data_home;
+
 pub(crate) fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(args).env("XDG_DATA_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.args(args).env("XDG_DATA_HOME", data_home());
     command
 }
 

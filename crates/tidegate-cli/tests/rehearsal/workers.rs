@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_rehearsal::{Handle, Latency, Server};
+use tidegate_rehearsal::{Handle, Latency, Limit, Server};
 
 use crate::crew::{Crew, files};
 use crate::pdf::pdf;
@@ -105,4 +105,21 @@ fn a_worker_for_another_server_does_not_show_it_its_key() {
     assert!(said.contains("worker stranger asks openai at") && said.contains("the page is for openai at"), "{said}");
     assert_eq!((ours.stats().arrived, theirs.stats().arrived), (0, 0));
     worker.stop();
+}
+
+#[test]
+fn workers_of_one_machine_share_the_limits_of_their_key() {
+    let place = Place::new("crew-counts");
+    let server = Server::builder().rpm(Limit::new(10).per(Duration::from_secs(2))).start_in_thread().unwrap();
+    let crew = crew(&place, &server);
+    files(&crew.place, 1, 40, pdf);
+    let workers = ["one", "two"].map(|name| crew.worker(name, 20, &["--rpm", "10/2s"]));
+    let (code, report, said) = crew.explain(&[]).ended();
+    assert_eq!((code, &report["totals"]["done"]), (Some(0), &40.into()), "{said}");
+    for worker in workers {
+        worker.stop();
+    }
+    let stats = server.stats();
+    // Each alone would send 10 in each window. A busy machine may make one of them late.
+    assert!(stats.answered == 40 && stats.refused.total() <= 3, "{stats}");
 }

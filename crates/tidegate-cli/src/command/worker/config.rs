@@ -26,6 +26,7 @@ use crate::broker::{BrokerArgs, Kind};
 use crate::command::EXPLAIN_QUEUE;
 use crate::command::limits::SharedArgs;
 use crate::command::status::StatusSpec;
+use crate::counts::Counts;
 
 /// For how long a page's answer is kept for who asked, at least.
 const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -265,13 +266,14 @@ fn pages(args: &Args) -> anyhow::Result<Option<PagesSpec>> {
     if let Some(dialect) = args.server.provider.dialect() {
         args.server.key(dialect)?;
     }
-    let quotas = args.quotas.quotas(None);
+    let quotas = args.quotas.quotas();
     quotas.gate()?;
     let mut allowed = Allowed::default().with_models(&args.allow_model);
     if let Some(max_tokens) = args.allow_max_tokens {
         allowed = allowed.with_max_tokens(max_tokens);
     }
-    Ok(Some(PagesSpec { server: args.server.clone(), quotas, shared: args.shared.clone(), allowed }))
+    let counts = Counts::new(args.server.account()?);
+    Ok(Some(PagesSpec { server: args.server.clone(), quotas, counts, shared: args.shared.clone(), allowed }))
 }
 
 fn result_backend(args: &Args) -> anyhow::Result<Option<(Address, Duration)>> {

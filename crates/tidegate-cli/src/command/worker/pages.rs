@@ -7,6 +7,7 @@ use tidegate_crew::{Allowed, Asks, PageHandler};
 
 use crate::command::limits::{Opened, SharedArgs};
 use crate::command::server::{AddressArgs, ProviderArg};
+use crate::counts::Counts;
 
 /// How often a request is tried again when the server fails, before its page is given back as failed.
 const RETRIES: u32 = 5;
@@ -16,6 +17,7 @@ const RETRIES: u32 = 5;
 pub(crate) struct PagesSpec {
     pub(crate) server: AddressArgs,
     pub(crate) quotas: Quotas,
+    pub(crate) counts: Counts,
     pub(crate) shared: SharedArgs,
     pub(crate) allowed: Allowed,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Pages {
 
 impl PagesSpec {
     pub(crate) async fn open(&self, worker: &str) -> anyhow::Result<Pages> {
-        let limits = self.shared.open(&self.quotas).await?;
+        let limits = self.shared.open(&self.quotas, &self.counts).await?;
         let asks = match self.server.provider {
             ProviderArg::Local => Asks::Local(limits.admission.clone()),
             _ => Asks::Server(self.server.caller(&limits.admission, RETRIES)?),
