@@ -11,8 +11,8 @@ use tidegate_limit::{ConfigError, Gate, Limit, Window};
 /// How many requests are under way at once in all, unless told otherwise.
 pub const GLOBAL_CONCURRENCY: u64 = 200;
 
-/// The share of a day's amount that is written to the file ahead, and the most: after a crash at most so many requests are counted
-/// too many, and so many may wait unused for the other processes that share the day.
+/// The share of a day's amount that is written to the file ahead, and the most: what a crash may count too much, and what may wait
+/// unused for the other processes that share the day.
 const DAY_BATCHES: u64 = 64;
 const RPD_BATCH_MAX: u64 = 20;
 

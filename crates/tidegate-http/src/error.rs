@@ -211,7 +211,11 @@ impl fmt::Display for Error {
         match self {
             Error::BadUrl { url, reason } => write!(f, "{url} cannot be requested: {reason}"),
             Error::Resolve { host, source } => write!(f, "no address found for {host}: {source}"),
-            Error::Connect { address, source } => write!(f, "cannot connect to {address}: {source}"),
+            Error::Connect { address, source } => {
+                // The loop's own errors begin with the address, too.
+                let (source, begins) = (source.to_string(), format!("cannot connect to {address}: "));
+                write!(f, "{begins}{}", source.strip_prefix(&begins).unwrap_or(&source))
+            }
             Error::Timeout { host, which, after } => match which {
                 Wait::Connect => write!(f, "{host}: no connection within {after:?} (connect time-out)"),
                 Wait::Read => write!(f, "{host}: nothing moved for {after:?} (read time-out)"),
@@ -256,4 +260,25 @@ pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_reached_is_named_once() {
+        let text = |source: &str| {
+            let source = std::io::Error::other(source.to_owned());
+            Error::Connect { address: "127.0.0.1:1".into(), source }.to_string()
+        };
+        let refused = "cannot connect to 127.0.0.1:1: connection refused";
+        assert_eq!(text(refused), refused);
+        assert_eq!(text("connection refused"), refused);
+        assert_eq!(
+            text("cannot connect to 10.0.0.1:1: timed out"),
+            "cannot connect to 127.0.0.1:1: cannot connect to 10.0.0.1:1: timed out",
+            "another address says more"
+        );
+    }
 }

@@ -295,7 +295,7 @@ fn a_day_that_slides_and_one_of_the_calendar_count_each_other() {
     }
 }
 
-/// A request is sent a little after it was let in: it connects first.
+/// A request is sent a little after it was admitted: it connects first.
 #[test]
 fn a_request_that_is_sent_a_little_later_counts_once() {
     for (late, counted) in [(Duration::from_secs(1), 3), (HOUR / 2, 6)] {

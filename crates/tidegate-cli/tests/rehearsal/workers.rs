@@ -5,7 +5,9 @@ use std::time::Duration;
 use tidegate_rehearsal::{Handle, Latency, Limit, Server};
 
 use crate::crew::{Crew, files};
+use crate::machine::judge;
 use crate::pdf::pdf;
+use crate::strict::strict;
 use crate::support::Place;
 
 fn server(latency: Latency) -> Handle {
@@ -109,6 +111,10 @@ fn a_worker_for_another_server_does_not_show_it_its_key() {
 
 #[test]
 fn workers_of_one_machine_share_the_limits_of_their_key() {
+    judge(Duration::from_millis(50), two_workers);
+}
+
+fn two_workers() -> Result<(), String> {
     let place = Place::new("crew-counts");
     let server = Server::builder().rpm(Limit::new(10).per(Duration::from_secs(2))).start_in_thread().unwrap();
     let crew = crew(&place, &server);
@@ -120,6 +126,6 @@ fn workers_of_one_machine_share_the_limits_of_their_key() {
         worker.stop();
     }
     let stats = server.stats();
-    // Each alone would send 10 in each window. A busy machine may make one of them late.
-    assert!(stats.answered == 40 && stats.refused.total() <= 3, "{stats}");
+    assert_eq!(stats.answered, 40);
+    strict(&stats)
 }
