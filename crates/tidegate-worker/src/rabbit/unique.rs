@@ -46,10 +46,22 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const HOLDER: &str = "x-dead-letter-routing-key";
 
 /// Keys may be longer than a queue's name, so it is named by a digest: two of FNV's, from different starts.
-fn name(key: &str) -> String {
+fn digest(key: &str) -> String {
     let digest =
         |start: u64| key.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("tidegate.key.{:016x}{:016x}", digest(0xcbf2_9ce4_8422_2325), digest(0x6c62_272e_07bb_0142))
+    format!("{:016x}{:016x}", digest(0xcbf2_9ce4_8422_2325), digest(0x6c62_272e_07bb_0142))
+}
+
+fn name(key: &str) -> String {
+    format!("tidegate.key.{}", digest(key))
+}
+
+/// The key of a task that version 0.1.0 has published. Its holder is the task's id.
+fn old_key(unique: &Unique, id: &TaskId) -> Queue {
+    Queue::durable(format!("tidegate.unique.{}", digest(&unique.key)))
+        .argument("x-expires", expires_ms(unique.hold))
+        .argument("x-dead-letter-exchange", "")
+        .argument(HOLDER, id.as_str())
 }
 
 fn pending_name(nonce: &str) -> String {
@@ -254,6 +266,19 @@ impl Keys {
         }
         Err(BrokerError::Retry { message: format!("the queue {:?} of a unique key stays locked", key.name) })
     }
+
+    /// Deletes a key of version 0.1.0 that is held for this task. Its publishers would take their next task for a duplicate.
+    async fn free_old(&self, unique: &Unique, id: &TaskId) -> Result<(), BrokerError> {
+        let key = old_key(unique, id);
+        if !self.exists(key.name.clone()).await? {
+            return Ok(());
+        }
+        // Another task's is refused.
+        match self.ask(async |connection| connection.declare(&key).await).await? {
+            Ok(_) => self.delete(&key.name).await.map(drop),
+            Err(_) => Ok(()),
+        }
+    }
 }
 
 /// The pending queue of one publish, and the channel that the tasks go over. Dropped, its keys are orphans.
@@ -333,7 +358,10 @@ impl Core {
     /// Lets go of a task's unique key, unless it outlives the task.
     pub(super) async fn release(&self, envelope: &Envelope) -> Result<(), BrokerError> {
         match &envelope.unique {
-            Some(unique) if !unique.past_settle => self.keys.free(&mut self.key(envelope, unique), &envelope.id).await,
+            Some(unique) if !unique.past_settle => {
+                self.keys.free(&mut self.key(envelope, unique), &envelope.id).await?;
+                self.keys.free_old(unique, &envelope.id).await
+            }
             _ => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use tidegate_worker::{Broker, Consumer, Delivery, Incoming, QueueStats, Settled,
 use crate::support::{body, ctl, deliveries, envelope, host, name, on_loop, one, open, open_with, settle, subscribe};
 
 /// Far longer than any delay here.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A broker whose queues are of this kind unless stated otherwise.
 async fn open_kind(kind: QueueKind) -> RabbitBroker {
@@ -206,7 +206,7 @@ fn a_crash_with_a_due_task_is_counted_though_the_queue_is_full() {
 }
 
 /// The ladder of version 0.1.0, with as many rungs as the test needs.
-async fn old_ladder(connection: &Connection, queue: &str) {
+pub(crate) async fn old_ladder(connection: &Connection, queue: &str) {
     let exchange = |level: u32| format!("tidegate.delay.{level}");
     let below = |level: u32| level.checked_sub(1).map_or_else(|| "tidegate.due".to_owned(), exchange);
     let words = |count: u32| "*.".repeat(count as usize);

@@ -8,6 +8,7 @@ mod conformance;
 mod delays;
 mod delays_outages;
 mod dramatiq;
+mod earlier;
 mod full_queues;
 mod keys;
 mod keys_outages;
