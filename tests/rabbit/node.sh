@@ -110,6 +110,7 @@ case $verb in
         pid=$(cat "$dir/pid")
         kill -KILL "$pid"
         ended "$pid"
+        rm "$dir/pid"
         ;;
     join | leave)
         nodename=$(sed -n 's/.*RABBITMQ_NODENAME=\([^ ]*\).*/\1/p' "$peer/env")
