@@ -4,20 +4,21 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, Queue, Uri};
-use tidegate_loop::timeout;
+use tidegate_loop::{LoopHandle, sleep, timeout};
 use tidegate_sync::Mutex;
 
 use super::Options;
+use super::backoff::Backoff;
 use super::celery::RedisResults;
 use super::delay;
 use super::engine::publisher::{Fate, Terms};
 use super::follow::Unseen;
-use super::link::{Link, all_stored, of_request};
+use super::link::{BACKOFF_FIRST, BACKOFF_MOST, Link, all_stored, of_request};
 use super::message::{self, Death, PRIORITY_RETURNED, Stored};
 use super::topology::{self, QUEUES, QueueKind, RESULTS, REVOKED, Topology};
 use super::unique::Keys;
@@ -216,6 +217,26 @@ impl Core {
         Ok(Message::new(exchange, key, envelope.body.clone()).properties(&properties).mandatory(true))
     }
 
+    /// As [`message`](Self::message). Queues are made over another connection than tasks are published over; until the deadline it
+    /// is waited for, too. Without a deadline the caller tries again.
+    async fn message_within(
+        &self,
+        stored: &Stored,
+        place: Place,
+        deadline: Option<Instant>,
+    ) -> Result<Message, BrokerError> {
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
+        loop {
+            let made = self.message(stored, place).await;
+            let wait = backoff.next();
+            let next = LoopHandle::current().time() + wait;
+            match made {
+                Err(BrokerError::Retry { .. }) if deadline.is_some_and(|deadline| next < deadline) => sleep(wait).await,
+                made => return made,
+            }
+        }
+    }
+
     /// How tasks are published unless the caller knows better: for as long as the options say.
     pub(super) fn terms(&self) -> Terms {
         Terms::within(self.options.publish_patience)
@@ -236,10 +257,13 @@ impl Core {
         tasks: &[(Stored, Place)],
         terms: Terms,
     ) -> Result<Vec<Fate>, BrokerError> {
+        let deadline = terms.patience.map(|patience| LoopHandle::current().time() + patience);
         let mut messages = Vec::with_capacity(tasks.len());
         for (stored, place) in tasks {
-            messages.push(self.message(stored, *place).await?);
+            messages.push(self.message_within(stored, *place, deadline).await?);
         }
+        let patience = deadline.map(|deadline| deadline.saturating_duration_since(LoopHandle::current().time()));
+        let terms = Terms { patience, ..terms };
         let mut forgotten = false;
         // A queue of this topology was deleted.
         let declare = async |index: usize| {

@@ -226,7 +226,7 @@ fn nothing_of_a_quorum_queue_is_lost_with_a_node_that_stays_away() {
         // Its task has ended, so the key is free; delays, retries and keys go on with two nodes.
         let mut next = keyed(&queue, "next", &key("kept"));
         next.eta = Some(other.now() + Duration::from_millis(100));
-        // It is freed behind the acknowledgement; RabbitMQ takes seconds to delete a queue that had a part on the lost node.
+        // The key is deleted after the acknowledgement, which takes RabbitMQ seconds while one of its nodes is away.
         let freed = timeout(PATIENCE, async {
             while broker.publish(vec![next.clone()]).await.unwrap() != [Published::Stored] {}
         });

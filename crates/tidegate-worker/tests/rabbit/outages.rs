@@ -11,8 +11,9 @@ use tidegate_sync::Event;
 use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
 use tidegate_worker::{Broker, Consumer, Incoming, Published, Settled, Settlement, Tag, Verdict};
 
+use crate::keys::keyed;
 use crate::proxy::Proxy;
-use crate::support::{body, deliveries, envelope, host, name, node, on_loop, one, settle, soak, subscribe};
+use crate::support::{body, deliveries, envelope, host, name, node, on_loop, one, open_with, settle, soak, subscribe};
 
 const PREFETCH: usize = 50;
 
@@ -161,6 +162,37 @@ async fn suffer(flow: &Flow, proxy: &Proxy, outage: Outage) -> Duration {
     flow.until(|flow| flow.resumed.get().is_some_and(|(resumed, _)| resumed > epoch)).await;
     let (_, resumed) = flow.resumed.get().unwrap();
     resumed.saturating_duration_since(back)
+}
+
+/// What such a task needs is made over another connection than the one that tasks are published over.
+#[test]
+fn tasks_for_new_queues_wait_for_a_broker_that_is_away() {
+    on_loop(async {
+        let mut options = Options::default();
+        options.publish_patience = Duration::from_secs(120);
+        let broker = Rc::new(open_with(options).await);
+        node("stop").await;
+        let (now, later, unique) = (name("new"), name("new-delayed"), name("new-unique"));
+        let mut delayed = envelope(&later, "delayed");
+        delayed.eta = Some(broker.now() + Duration::from_millis(100));
+        let tasks = [envelope(&now, "now"), delayed, keyed(&unique, "unique", &unique)];
+        let publishing: Vec<_> = tasks
+            .into_iter()
+            .map(|task| {
+                let broker = broker.clone();
+                spawn(async move { broker.publish(vec![task]).await })
+            })
+            .collect();
+        node("start").await;
+        for published in publishing {
+            assert_eq!(published.await.unwrap().unwrap(), [Published::Stored]);
+        }
+        let consumer = subscribe(&broker, &[&now, &later, &unique], 10).await;
+        let mut bodies: Vec<_> = deliveries(&consumer, 3).await.iter().map(|one| body(one).to_owned()).collect();
+        bodies.sort();
+        assert_eq!(bodies, ["delayed", "now", "unique"]);
+        broker.close().await.unwrap();
+    });
 }
 
 fn survive(kind: QueueKind, outages: Vec<Outage>, total: u32) {
