@@ -1,11 +1,11 @@
 //! What became of tasks: a log that everybody appends to, read into memory by those who ask.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_amqp::{Connection, Incoming, Settle};
 use tidegate_loop::{Task, sleep, spawn};
 use tidegate_sync::Event;
@@ -24,7 +24,8 @@ const SWEEP_EVERY: u32 = 10_000;
 #[derive(Default)]
 struct Read {
     known: RefCell<HashMap<TaskId, (TaskResult, Timestamp)>>,
-    markers: RefCell<HashSet<String>>,
+    /// Markers that questions of this process wait for, and whether they were read.
+    markers: RefCell<HashMap<String, bool>>,
     /// The last entry read, so that a new connection goes on behind it.
     offset: Cell<Option<i64>>,
     failure: RefCell<Option<BrokerError>>,
@@ -42,8 +43,9 @@ impl Results {
     /// What is known of a task now.
     pub(super) async fn get(&self, core: &Rc<Core>, id: &TaskId) -> Result<Option<TaskResult>, BrokerError> {
         self.start(core).await?;
-        let marker = core.mark(RESULTS).await?;
-        self.until(|read| read.markers.borrow_mut().remove(&marker).then_some(())).await?;
+        let marker = Marker::new(&self.read);
+        core.append(RESULTS, &json!({ "marker": marker.name })).await?;
+        self.until(|_| marker.was_read().then_some(())).await?;
         Ok(self.read.result(id, core.now()))
     }
 
@@ -86,6 +88,30 @@ impl Results {
     }
 }
 
+/// An entry of no meaning: once it was read, everything before it was. Known before it is written, and until it is dropped.
+struct Marker<'a> {
+    read: &'a Read,
+    name: String,
+}
+
+impl<'a> Marker<'a> {
+    fn new(read: &'a Read) -> Marker<'a> {
+        let name = TaskId::new().to_string();
+        read.markers.borrow_mut().insert(name.clone(), false);
+        Marker { read, name }
+    }
+
+    fn was_read(&self) -> bool {
+        self.read.markers.borrow()[&self.name]
+    }
+}
+
+impl Drop for Marker<'_> {
+    fn drop(&mut self) {
+        self.read.markers.borrow_mut().remove(&self.name);
+    }
+}
+
 impl Drop for Results {
     fn drop(&mut self) {
         self.close();
@@ -99,7 +125,9 @@ impl Read {
 
     fn hear(&self, entry: Value, now: Timestamp) {
         if let Some(marker) = entry.get("marker").and_then(Value::as_str) {
-            self.markers.borrow_mut().insert(marker.to_owned());
+            if let Some(was_read) = self.markers.borrow_mut().get_mut(marker) {
+                *was_read = true;
+            }
         } else if let Some((result, until)) = core::read_result(entry, now) {
             self.known.borrow_mut().insert(result.id.clone(), (result, until));
         }
@@ -151,8 +179,6 @@ async fn follow_once(core: &Core, read: &Read, backoff: &mut Backoff) -> BrokerE
             if since_sweep > SWEEP_EVERY {
                 since_sweep = 0;
                 read.known.borrow_mut().retain(|_, (_, until)| *until > now);
-                // Questions wait for their own marker only; those of other processes are of no use.
-                read.markers.borrow_mut().clear();
             }
             read.changed.notify_all();
         }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use tidegate_amqp::{Connection, Message};
+use tidegate_loop::timeout;
 use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
 use tidegate_worker::{
     Broker, BrokerError, Incoming, Published, Selection, Settlement, TaskResult, TaskState, Unique, Verdict,
 };
 
-use crate::support::{body, deliveries, envelope, host, name, on_loop, one, open, open_kind, settle, subscribe};
+use crate::support::{body, ctl, deliveries, envelope, host, name, on_loop, one, open, open_kind, settle, subscribe};
 
 #[test]
 fn tasks_come_as_they_were_published_by_priority_then_in_order() {
@@ -148,6 +150,36 @@ fn a_unique_key_is_one_tasks_until_that_has_left() {
         settle(&consumer, delivery.tag, Verdict::Ack).await;
         assert_eq!(broker.publish(vec![third]).await.unwrap(), [Published::Stored]);
         broker.close().await.unwrap();
+    });
+}
+
+/// A reader forgets what is of no use after each 10,000 entries, and not the entry that a question waits for.
+#[test]
+fn a_question_for_a_result_is_answered_wherever_the_log_is_swept() {
+    on_loop(async {
+        let vhost = name("swept");
+        ctl(&["add_vhost", &vhost]);
+        ctl(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]);
+        let address = format!("amqp://{}/{vhost}", host());
+        let first = RabbitBroker::open(&address, Options::default()).await.unwrap();
+        assert_eq!(first.result(&"unknown".into()).await.unwrap(), None);
+        first.close().await.unwrap();
+        // That was one entry.
+        let connection = Connection::open(&address.parse().unwrap(), &tidegate_amqp::Options::default()).await.unwrap();
+        let mut publishing = Vec::new();
+        for _ in 1..10_000 {
+            let entry = Message::to_queue("tidegate.results", b"{\"marker\": \"of another process\"}".to_vec());
+            publishing.push(connection.publish(&entry).await.unwrap());
+        }
+        for confirmed in publishing {
+            confirmed.await.unwrap();
+        }
+        connection.close().await;
+        let second = RabbitBroker::open(&address, Options::default()).await.unwrap();
+        let found = timeout(Duration::from_secs(60), second.result(&"unknown".into())).await;
+        assert_eq!(found.expect("it is answered").unwrap(), None);
+        second.close().await.unwrap();
+        ctl(&["delete_vhost", &vhost]);
     });
 }
 
