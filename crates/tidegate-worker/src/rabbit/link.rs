@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tidegate_amqp::{ConnectError, Connection, Error, Message, PublishError, Publishing, Uri};
+use tidegate_amqp::{ConnectError, Connection, Error, Message, PublishError, Publishing, Refusal, Uri};
 use tidegate_loop::{LoopHandle, sleep_until, timeout, timeout_at};
 use tidegate_sync::Mutex;
 
@@ -30,16 +30,18 @@ pub(super) fn of_connect(error: &ConnectError) -> BrokerError {
 pub(super) fn of_request(error: &Error) -> BrokerError {
     let message = error.to_string();
     match error {
-        // A queue that is there but not up: its node, or its part of a node, is still starting.
-        Error::Refused { refusal, .. } if refusal.text.contains("is down or inaccessible") => {
-            BrokerError::Retry { message }
-        }
+        Error::Refused { refusal, .. } if is_down(refusal) => BrokerError::Retry { message },
         // 541 is the broker's own fault, 320 its operator's: both pass.
         Error::Refused { refusal, .. } if !matches!(refusal.code, 320 | 541) => BrokerError::Refused { message },
         Error::Unsent(unsent) if *unsent != tidegate_amqp::Unsent::NotOpen => BrokerError::Refused { message },
         Error::Closed => BrokerError::Closed,
         _ => BrokerError::Retry { message },
     }
+}
+
+/// Whether a queue is there but not up: its node, or its part of a node, is away or still starting.
+pub(super) fn is_down(refusal: &Refusal) -> bool {
+    refusal.text.contains("is down or inaccessible")
 }
 
 pub(super) struct Link {

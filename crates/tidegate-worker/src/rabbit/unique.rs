@@ -25,7 +25,7 @@ use super::backoff::Backoff;
 use super::core::{Core, Place};
 use super::engine::keys::{ASKING, Action, Answer, Holder, Outcome, Taking};
 use super::engine::publisher::{Fate, Terms};
-use super::link::{BACKOFF_FIRST, BACKOFF_MOST, Link, of_request};
+use super::link::{BACKOFF_FIRST, BACKOFF_MOST, Link, is_down, of_request};
 use super::message::Stored;
 use super::topology::QueueKind;
 use crate::broker::{BrokerError, Published};
@@ -179,6 +179,9 @@ impl Keys {
             if let Some(holder) = holder_in(&refusal) {
                 return Ok(Answer::Held(holder));
             }
+            if is_down(&refusal) {
+                return Err(BrokerError::Retry { message: refusal.text });
+            }
             if !key.adapt(&refusal) {
                 let message = format!("the queue {:?} of a unique key is refused: {refusal}", key.name);
                 return Err(BrokerError::Refused { message });
@@ -190,16 +193,20 @@ impl Keys {
     /// A publisher deletes its pending queue before the other one ends. So the other one is looked at first: a publisher that ends
     /// between the two looks has stored its tasks.
     async fn look(&self, nonce: &str) -> Result<Answer, BrokerError> {
-        if self.exists(alive_name(nonce)).await? {
+        // One whose node is away shows no open channel: the channel was on that node.
+        if self.find(alive_name(nonce)).await?.is_ok() {
             return Ok(Answer::Pending { alive: true });
         }
-        let pending = self.exists(pending_name(nonce)).await?;
-        Ok(if pending { Answer::Pending { alive: false } } else { Answer::Missing })
+        match self.find(pending_name(nonce)).await? {
+            Ok(()) => Ok(Answer::Pending { alive: false }),
+            Err(refusal) if is_down(&refusal) => Err(BrokerError::Retry { message: refusal.text }),
+            Err(_) => Ok(Answer::Missing),
+        }
     }
 
-    async fn exists(&self, queue: String) -> Result<bool, BrokerError> {
+    async fn find(&self, queue: String) -> Result<Result<(), Refusal>, BrokerError> {
         let queue = Queue::passive(queue);
-        self.ask(async |connection| connection.declare(&queue).await).await.map(|declared| declared.is_ok())
+        self.ask(async |connection| connection.declare(&queue).await.map(drop)).await
     }
 
     async fn lock(&self, key: &Key) -> Result<Answer, BrokerError> {
@@ -270,7 +277,7 @@ impl Keys {
     /// Deletes a key of version 0.1.0 that is held for this task. Its publishers would take their next task for a duplicate.
     async fn free_old(&self, unique: &Unique, id: &TaskId) -> Result<(), BrokerError> {
         let key = old_key(unique, id);
-        if !self.exists(key.name.clone()).await? {
+        if self.find(key.name.clone()).await?.is_err() {
             return Ok(());
         }
         // Another task's is refused.

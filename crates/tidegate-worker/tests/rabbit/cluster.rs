@@ -92,14 +92,19 @@ fn a_worker_goes_on_at_the_other_node_and_waits_for_the_one_its_queue_is_on() {
 
         let mut options = Options::default();
         options.publish_patience = Duration::from_secs(120);
-        // The queue is on the second node, because it is made there.
-        let queue = name("cluster");
+        // Queues are on the node where they are made: one on the first, the other and a key on the second.
+        let (queue, beside, key) = (name("cluster"), name("cluster-keyed"), name("key"));
+        let near = RabbitBroker::open(&format!("amqp://{}", host()), options.clone()).await.unwrap();
+        near.publish(vec![envelope(&beside, "first")]).await.unwrap();
+        near.close().await.unwrap();
         let home = RabbitBroker::open(&format!("amqp://{other}"), options.clone()).await.unwrap();
         home.publish((0..100).map(|number| envelope(&queue, &number.to_string())).collect()).await.unwrap();
+        let kept = keyed(&beside, "kept", &key);
+        home.publish(vec![kept.clone()]).await.unwrap();
         home.close().await.unwrap();
 
         let both = format!("amqp://{},{other}?heartbeat=2", host());
-        let broker = RabbitBroker::open(&both, options).await.unwrap();
+        let broker = Rc::new(RabbitBroker::open(&both, options).await.unwrap());
         let consumer = subscribe(&broker, &[&queue], 10).await;
         let held = one_of(&consumer).await;
         node("kill").await;
@@ -113,8 +118,14 @@ fn a_worker_goes_on_at_the_other_node_and_waits_for_the_one_its_queue_is_on() {
         settle(&consumer, more.tag, Verdict::Ack).await;
         broker.publish(vec![envelope(&queue, "while its node is away")]).await.unwrap();
         node_at("stop", &second.dir, None).await;
+        // The holder of a key is not known while the key's node is away.
+        let publishing = spawn({
+            let (broker, again) = (broker.clone(), keyed(&beside, "again", &key));
+            async move { broker.publish(vec![again]).await }
+        });
         node_at("start", &second.dir, None).await;
         drain(&consumer, 1).await;
+        assert_eq!(publishing.await.unwrap().unwrap(), [Published::Duplicate(kept.id)]);
         broker.close().await.unwrap();
         node_at("leave", &second.dir, Some(&first)).await;
         node_at("stop", &second.dir, None).await;
