@@ -1,0 +1,45 @@
+//! The web page of tidegate: limits, the event loop and jobs, live in a browser and as a JSON API. Safe by default.
+//!
+//! ```no_run
+//! use tidegate_web::{Options, Page, NavEntry, Site};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut site = Site::new();
+//! site.nav(NavEntry { group: "Runtime", title: "Tides", href: "/tides", count: None });
+//! site.get("/tides", |_| async { Ok(Page::new("Tides", maud::html! { h1 { "Tides" } })) });
+//! let server = site.bind(Options::new("127.0.0.1:7433".parse()?)).await?;
+//! println!("{}", server.link());
+//! server.run().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Called by `tidegate serve` and by `--dashboard` of `explain` and `batch`. It leaves out TLS (put a proxy in front) and
+//! users: whoever has the token may do everything, and `read_only` allows nobody to change anything.
+//!
+//! # Reading order
+//! `site.rs` puts routes together and is the way of every request; `guard/` decides about its head, `request.rs` and
+//! `answer.rs` are what handlers take and return, `page.rs` the shell around pages, `live/` what keeps them up to date,
+//! `api.rs` the OpenAPI document, `audit.rs` what was changed. `pages/` are the sections; a section is a function that adds
+//! its pages to a [`Site`]. `assets.rs` and `format.rs` are small tools.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod api;
+pub mod assets;
+mod audit;
+pub mod format;
+mod guard;
+pub mod live;
+mod page;
+mod request;
+mod site;
+
+pub use answer::{Answer, Failure};
+pub use api::Doc;
+pub use audit::Audit;
+pub use guard::{Token, TokenError, Who};
+pub use page::{Page, Theme};
+pub use request::{FORM_BYTES_MAX, Form, Request, Upload};
+pub use site::{Audience, BindError, NavEntry, Options, Server, Site, Stopper, StripCell};
