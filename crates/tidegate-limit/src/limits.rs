@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::cost::Cost;
 use crate::error::{ConfigError, EnterError};
-use crate::hold::Hold;
 use crate::journal::{Reservation, Restored};
 use crate::learn::Ticket;
 use crate::ledger::Ledger;
@@ -164,7 +163,7 @@ impl Limits {
                 }
                 _ => Count::Concurrency { amount: limit.amount, used: 0 },
             };
-            slots.push(Slot { name: limit.name, hold: Hold::Open, count });
+            slots.push(Slot::new(limit.name, count));
         }
         let mut limits = Limits { slots, setting: Setting { wall, margin: 0 }, now };
         if let Some(name) = unstated {

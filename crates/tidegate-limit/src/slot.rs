@@ -22,6 +22,12 @@ pub(crate) struct Slot {
     pub(crate) name: Arc<str>,
     pub(crate) hold: Hold,
     pub(crate) count: Count,
+    /// What was booked, ever: requests or tokens as settled, or entries of a concurrency.
+    pub(crate) total: u64,
+    /// The most that was in use at once.
+    pub(crate) peak: u64,
+    /// How often the server asked for a pause of this limit.
+    pub(crate) pauses: u64,
 }
 
 #[derive(Debug)]
@@ -85,6 +91,11 @@ pub(crate) fn used_by_others(ledger: Option<&Ledger>, model: &Model, now: Moment
 }
 
 impl Slot {
+    /// A limit that is open and has counted nothing.
+    pub(crate) fn new(name: Arc<str>, count: Count) -> Slot {
+        Slot { name, hold: Hold::Open, count, total: 0, peak: 0, pauses: 0 }
+    }
+
     /// Brings the limit up to `now` and says whether `cost` fits.
     #[inline]
     pub(crate) fn fits(&mut self, cost: &Cost, now: Moment, setting: Setting) -> bool {
@@ -134,6 +145,8 @@ impl Slot {
             let told = bucket.take(amount, now);
             if let Some(told) = told {
                 booking.marks[usize::from(*mark)] = told;
+                self.total = self.total.saturating_add(amount);
+                self.peak = self.peak.max(bucket.used(now));
             }
             return told.is_some();
         }
@@ -148,7 +161,11 @@ impl Slot {
     #[inline]
     pub(crate) fn book(&mut self, booking: &mut Booking, now: Moment) {
         match &mut self.count {
-            Count::Concurrency { used, .. } => *used += 1,
+            Count::Concurrency { used, .. } => {
+                *used += 1;
+                self.total += 1;
+                self.peak = self.peak.max(*used);
+            }
             Count::Rate { dimension, model, oversize, mark, ledger, .. } => {
                 let cost = booking.cost.of(*dimension);
                 if cost == 0 {
@@ -157,6 +174,8 @@ impl Slot {
                 let amount = effective(cost, *oversize, model);
                 booking.drained |= amount < cost;
                 let told = model.book(amount, now);
+                self.total = self.total.saturating_add(amount);
+                self.peak = self.peak.max(model.used(now));
                 if let Some(mark) = mark {
                     booking.marks[usize::from(*mark)] = told;
                 }
@@ -269,6 +288,8 @@ impl Slot {
         if actual > booked {
             let rest = actual - booked;
             model.book(rest, now);
+            self.total = self.total.saturating_add(rest);
+            self.peak = self.peak.max(model.used(now));
             *overdrawn = overdrawn.saturating_add(rest);
             if let Some(ledger) = ledger {
                 ledger.overdraw(rest, now);
@@ -276,6 +297,7 @@ impl Slot {
         } else if booked > actual && !(booking.drained && *oversize == Oversize::Drain) {
             let told = mark.map_or(booking.at, |mark| booking.marks[usize::from(mark)]);
             model.unbook(booked - actual, booking.at, told, now);
+            self.total = self.total.saturating_sub(booked - actual);
             if let Some(ledger) = ledger {
                 ledger.give_back(booked - actual, booking.at);
             }

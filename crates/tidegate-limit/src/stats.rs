@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub margin: Duration,
     /// What the first in line waits for: a limit's name, or `scopes` if everybody waits for his scope.
     pub blocked_by: Option<String>,
+    /// When the next entry in line is admitted, if nothing else happens before; `None` while none waits for an instant.
+    pub next_admission: Option<SystemTime>,
     /// Entries that had to wait because their scope was full, ever.
     pub blocked_by_scopes: u64,
     /// The time during which those in line waited for their scopes alone.
@@ -86,6 +88,12 @@ pub struct LimitSnapshot {
     pub used: u64,
     /// What is left, after what the server says is gone.
     pub remaining: u64,
+    /// The most that was in use at once.
+    pub peak: u64,
+    /// What was used, ever: requests or tokens as settled, or entries of a concurrency.
+    pub total: u64,
+    /// How often the server refused a request under this limit and asked for a pause.
+    pub pauses: u64,
     /// When something comes back: the oldest entry of a strict window, all of a bucket, the next minute or day.
     pub next_reset: Option<SystemTime>,
     /// Until when it is paused or parked; a limit that is shut has no end in sight.
@@ -179,6 +187,7 @@ impl Snapshot {
                 Blocker::Limit(id) => state.limits.slot(id).name.to_string(),
                 Blocker::Scopes => "scopes".into(),
             }),
+            next_admission: state.due.map(|at| state.limits.wall_of(at)),
             blocked_by_scopes: tally.by_scopes.entries,
             blocked_by_scopes_for: tally.by_scopes.time + still(Blocker::Scopes),
             limits: limits.collect(),
@@ -218,6 +227,9 @@ impl LimitSnapshot {
             amount,
             used,
             remaining,
+            peak: slot.peak,
+            total: slot.total,
+            pauses: slot.pauses,
             next_reset: next_reset.map(|at| limits.wall_of(at)),
             held_until: slot.hold.until(now).filter(|_| shut.is_none()).map(|at| limits.wall_of(at)),
             shut,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{Booking, Limits};
 use crate::cost::Dimension;
-use crate::hold::Hold;
 use crate::learn::{Finder, Found, Hint};
 use crate::moment::Moment;
 use crate::slot::{Count, Slot};
@@ -32,7 +31,7 @@ impl Limits {
     pub(crate) fn find_unstated(&mut self, name: impl Into<Arc<str>>, now: Moment) {
         if self.finder().is_none() {
             let finder = Finder::new(self.stated_window(), self.advance(now));
-            self.slots.push(Slot { name: name.into(), hold: Hold::Open, count: Count::Found(Box::new(finder)) });
+            self.slots.push(Slot::new(name.into(), Count::Found(Box::new(finder))));
         }
     }
 

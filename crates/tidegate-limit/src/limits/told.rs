@@ -43,8 +43,9 @@ impl Limits {
     /// assert_eq!(limits.check(&Cost::request(), Moment::ZERO).unwrap_err().until, Until::At(until));
     /// ```
     pub fn pause(&mut self, limit: LimitId, until: Moment) {
-        let hold = &mut self.slot_mut(limit).hold;
-        *hold = std::mem::take(hold).paused(until);
+        let slot = self.slot_mut(limit);
+        slot.pauses += 1;
+        slot.hold = std::mem::take(&mut slot.hold).paused(until);
     }
 
     /// As [`pause`](Self::pause), but lets one entry through every `probe_every`, to see whether the limit is back
@@ -62,8 +63,9 @@ impl Limits {
     /// ```
     pub fn park(&mut self, limit: LimitId, until: Moment, probe_every: Option<Duration>, now: Moment) {
         let now = self.advance(now);
-        let hold = &mut self.slot_mut(limit).hold;
-        *hold = std::mem::take(hold).parked(until, probe_every, now);
+        let slot = self.slot_mut(limit);
+        slot.pauses += 1;
+        slot.hold = std::mem::take(&mut slot.hold).parked(until, probe_every, now);
     }
 
     /// Lets nobody past a limit until it is [resumed](Self::resume): who comes is told why.
