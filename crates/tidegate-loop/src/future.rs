@@ -295,7 +295,8 @@ impl<T> Drop for Shared<T> {
 
 #[cold]
 fn report_unseen(error: &dyn Error, loop_serial: u32) {
-    let report = Report { kind: ReportKind::UnseenError, message: error.to_string(), name: None, location: None };
+    let report =
+        Report { kind: ReportKind::UnseenError, message: error.to_string(), name: None, location: None, took: None };
     if current::on(loop_serial, |kernel| kernel.watch.report(&report)).is_none() {
         report.log();
     }

@@ -424,6 +424,7 @@ impl Watch {
             message: format!("one step took {took:?}"),
             name: task.map(Task::name),
             location: Some(location),
+            took: Some(took),
         });
     }
 
@@ -433,6 +434,7 @@ impl Watch {
             message: panic_message(panic),
             name: None,
             location: Some(location),
+            took: None,
         });
     }
 

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,7 @@ pub struct Report {
     pub(crate) message: String,
     pub(crate) name: Option<Rc<str>>,
     pub(crate) location: Option<&'static Location<'static>>,
+    pub(crate) took: Option<Duration>,
 }
 
 impl Report {
@@ -66,9 +68,14 @@ impl Report {
         self.location
     }
 
-    /// What happens without a handler: to the `log` crate's logger, or to standard error where there is none, because
+    /// How long the step took, where one was too slow.
+    pub fn took(&self) -> Option<Duration> {
+        self.took
+    }
+
+    /// Logs it, as happens without a handler: a handler does so with what it does not care for. To the `log` crate's logger, or to standard error where there is none, because
     /// an error that nobody sees is worse than a line too many.
-    pub(crate) fn log(&self) {
+    pub fn log(&self) {
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("tidegate: {self}");
         } else if self.kind == ReportKind::Slow {

@@ -216,6 +216,7 @@ impl Runner {
                         message: task.error().unwrap_or_default(),
                         name: Some(task.name()),
                         location: Some(task.location()),
+                        took: None,
                     };
                     self.event_loop.kernel.watch.report(&report);
                 }
@@ -255,6 +256,7 @@ impl Drop for Runner {
                 message: format!("it has been running for {:?} in {}", job.running_for, job.thread),
                 name: Some((&*job.name).into()),
                 location: Some(job.location),
+                took: None,
             };
             self.event_loop.kernel.watch.report(&report);
         }

@@ -439,6 +439,7 @@ fn report_unseen(header: &Header) {
         message: describe_error(header).unwrap_or_else(|| "(its error is gone)".into()),
         name: Some(header.display_name()),
         location: Some(header.location),
+        took: None,
     };
     match current::on(header.loop_serial, |kernel| kernel.watch.report(&report)) {
         Some(()) => {}

@@ -168,6 +168,7 @@ fn drop_unseen<R>(result: Result<R, JobError>, name: &JobName) {
             message: panic.to_string(),
             name: Some((&*name.text()).into()),
             location: Some(name.location),
+            took: None,
         };
         current::with(|kernel| match kernel {
             Some(kernel) => kernel.watch.report(&report),

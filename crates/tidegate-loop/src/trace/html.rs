@@ -1,4 +1,5 @@
-//! A trace as one HTML page: the template beside this file, with the data put into it.
+//! A trace as an HTML page: the template beside this file, with the data put into it. Style and script stand in the page
+//! itself, or are files that it links to.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,24 @@ use super::spans::Spans;
 
 const TEMPLATE: &str = include_str!("timeline.html");
 
-pub(super) fn render(trace: &Trace) -> String {
+pub(super) const STYLE: &str = include_str!("timeline.css");
+pub(super) const SCRIPT: &str = include_str!("timeline.js");
+
+/// Of a page that holds everything: nothing is fetched, and only the script of this digest runs.
+const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+                      script-src 'sha256-TUCxNTgAsQi3KF5LG21cNA1j8Qi40DsEmfLpa+qkzN4='; base-uri 'none'; form-action \
+                      'none'\">\n";
+
+/// Where style and script are.
+#[derive(Clone, Copy)]
+pub(super) enum Parts<'a> {
+    /// In the page.
+    Inside,
+    /// At these addresses.
+    Linked { style: &'a str, script: &'a str },
+}
+
+pub(super) fn render(trace: &Trace, parts: Parts<'_>) -> String {
     let title = if trace.title.is_empty() { "trace" } else { &trace.title };
     let data = data(trace);
     let mut page = String::with_capacity(TEMPLATE.len() + data.len() + trace.program.len());
@@ -23,12 +41,28 @@ pub(super) fn render(trace: &Trace) -> String {
             "setting" => escape(&mut page, &trace.setting().unwrap_or_default()),
             "program" => escape(&mut page, &trace.program),
             "data" => page.push_str(&data),
-            _ => unreachable!("the template has four marks"),
+            "policy" if matches!(parts, Parts::Inside) => page.push_str(POLICY),
+            "policy" => {}
+            "style" => match parts {
+                Parts::Inside => ["<style>\n", STYLE, "</style>"].iter().for_each(|part| page.push_str(part)),
+                Parts::Linked { style, .. } => link(&mut page, "<link rel=\"stylesheet\" href=\"", style, "\">"),
+            },
+            "script" => match parts {
+                Parts::Inside => ["<script>\n", SCRIPT, "</script>"].iter().for_each(|part| page.push_str(part)),
+                Parts::Linked { script, .. } => link(&mut page, "<script src=\"", script, "\"></script>"),
+            },
+            _ => unreachable!("the template has seven marks"),
         }
         rest = after;
     }
     page.push_str(rest);
     page
+}
+
+fn link(page: &mut String, before: &str, address: &str, after: &str) {
+    page.push_str(before);
+    escape(page, address);
+    page.push_str(after);
 }
 
 fn escape(page: &mut String, text: &str) {

@@ -32,6 +32,12 @@ use std::rc::Rc;
 
 pub use record::{Actor, Record, Recorder, TracedCallback, TracedTask, What, place};
 
+/// The style sheet of the timeline, for [`Trace::to_linked_html`].
+pub const TIMELINE_STYLE: &str = html::STYLE;
+
+/// The script of the timeline, for [`Trace::to_linked_html`].
+pub const TIMELINE_SCRIPT: &str = html::SCRIPT;
+
 /// What a [`Recorder`] has seen, and how to read it.
 ///
 /// ```
@@ -131,7 +137,20 @@ impl Trace {
     /// ```
     #[must_use]
     pub fn to_html(&self) -> String {
-        html::render(self)
+        html::render(self, html::Parts::Inside)
+    }
+
+    /// The same page for a site whose policy allows nothing inline: it loads [`TIMELINE_STYLE`] and [`TIMELINE_SCRIPT`] from
+    /// these addresses.
+    ///
+    /// ```
+    /// # use tidegate_loop::trace::Recorder;
+    /// let page = Recorder::new().trace().to_linked_html("/timeline.css", "/timeline.js");
+    /// assert!(page.contains("<script src=\"/timeline.js\">") && !page.contains("<style"));
+    /// ```
+    #[must_use]
+    pub fn to_linked_html(&self, style: &str, script: &str) -> String {
+        html::render(self, html::Parts::Linked { style, script })
     }
 
     /// How the loop was set up, in a line.
