@@ -45,3 +45,20 @@ for (const item of $$(".strip [aria-current], .nav [aria-current]")) {
   const row = item.closest("ul, nav");
   row.scrollLeft = item.offsetLeft - (row.clientWidth - item.offsetWidth) / 2;
 }
+
+// A GET form with data-preview="ID" answers while one types: the element of that id is taken from the page that the form leads to.
+for (const form of $$("form[data-preview]")) {
+  let timer = 0;
+  let asked = 0;
+  const show = async () => {
+    const turn = (asked += 1);
+    const query = new URLSearchParams(new FormData(form));
+    const response = await fetch(`${form.getAttribute("action").split("#")[0]}?${query}`).catch(() => null);
+    if (!response || turn !== asked) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const answer = page.getElementById(form.dataset.preview);
+    if (answer && turn === asked) document.getElementById(form.dataset.preview).replaceChildren(...answer.childNodes);
+  };
+  form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 150); });
+  for (const button of $$("button[data-without-script]", form)) button.hidden = true;
+}

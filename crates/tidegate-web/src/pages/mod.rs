@@ -1,0 +1,3 @@
+//! The sections: each adds its pages, its routes of the API and its topics to a site.
+
+pub(crate) mod limits;
