@@ -22,6 +22,8 @@ const FILES: &[(&str, &str, &str)] = &[
     ("style.css", CSS, include_str!("../assets/style.css")),
     ("app.js", JS, include_str!("../assets/app.js")),
     ("live.js", JS, include_str!("../assets/live.js")),
+    ("timeline.css", CSS, tidegate_loop::trace::TIMELINE_STYLE),
+    ("timeline.js", JS, tidegate_loop::trace::TIMELINE_SCRIPT),
     ("mark.svg", SVG, include_str!("../assets/mark.svg")),
 ];
 

@@ -44,6 +44,7 @@ pub use api::Doc;
 pub use audit::Audit;
 pub use guard::{Token, TokenError, Who};
 pub use page::{Page, Theme};
+pub use pages::event_loop::EventLoop;
 pub use pages::limits::{Limits, Steer, Upstream, Watch};
 pub use request::{FORM_BYTES_MAX, Form, Request, Upload};
 pub use site::{Audience, BindError, NavEntry, Options, Server, Site, Stopper, StripCell};
