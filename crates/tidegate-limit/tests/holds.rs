@@ -60,3 +60,30 @@ fn those_who_take_nothing_of_a_shut_limit_still_get_in() {
     assert!(gate.try_enter(gate.unscoped(), Cost::request()).is_ok());
     assert!(matches!(gate.try_enter(gate.unscoped(), Cost::tokens(1)), Err(TryEnterError::Never(_))));
 }
+
+#[test]
+fn totals_follow_what_is_settled_and_peaks_stay() {
+    tidegate_loop::EventLoop::simulated(1)
+        .run_until_complete(async {
+            let gate = Gate::builder().limit(Limit::concurrency("global", 1)).limit(Limit::tpm(1_000)).build().unwrap();
+            let mut lease = gate.enter(gate.unscoped(), Cost::tokens(900)).await.unwrap();
+            lease.sent();
+            lease.settle(Cost::tokens(400));
+            drop(lease);
+            drop(gate.enter(gate.unscoped(), Cost::tokens(100)).await.unwrap());
+            let tpm = gate.stats().limit("tpm").unwrap().clone();
+            assert_eq!((tpm.total, tpm.peak, tpm.pauses), (400, 900, 0), "one that was never sent counts nothing");
+            let global = gate.stats().limit("global").unwrap().clone();
+            assert_eq!((global.total, global.peak), (2, 1));
+            gate.pause("tpm", Duration::from_secs(7)).unwrap();
+            assert_eq!(gate.stats().limit("tpm").unwrap().pauses, 1);
+            assert_eq!(gate.stats().next_admission, None, "none waits");
+            let (waiting, before) = (gate.clone(), gate.stats().at);
+            let _next =
+                tidegate_loop::spawn(async move { waiting.enter(waiting.unscoped(), Cost::tokens(1)).await.map(drop) });
+            tidegate_loop::yield_now().await;
+            let at = gate.stats().next_admission.expect("one waits for an instant");
+            assert_eq!(at.duration_since(before).unwrap(), Duration::from_secs(7));
+        })
+        .unwrap();
+}
