@@ -26,7 +26,7 @@ document.addEventListener("keydown", (event) => {
 // A select with data-submit sends its form when it changes; without this file the form's own button does.
 for (const select of $$("select[data-submit]")) {
   select.addEventListener("change", () => select.form.requestSubmit());
-  for (const button of $$("button[data-without-script]", select.form)) button.hidden = true;
+  for (const part of $$("[data-without-script]", select.form)) part.hidden = true;
 }
 
 // Keys: elements name theirs with data-key; never while typing.
@@ -60,5 +60,5 @@ for (const form of $$("form[data-preview]")) {
     if (answer && turn === asked) document.getElementById(form.dataset.preview).replaceChildren(...answer.childNodes);
   };
   form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 150); });
-  for (const button of $$("button[data-without-script]", form)) button.hidden = true;
+  for (const part of $$("[data-without-script]", form)) part.hidden = true;
 }

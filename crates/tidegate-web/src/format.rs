@@ -43,6 +43,12 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
+/// The time until an instant, as the browser counts it down: tenths of seconds below ten.
+#[must_use]
+pub fn countdown(left: Duration) -> String {
+    if left < Duration::from_secs(10) { format!("{:.1} s", left.as_secs_f64()) } else { duration(left) }
+}
+
 /// `14:03:07.4` below a minute away, otherwise `14:03:07`, with `tomorrow` or the date when it is not today.
 #[must_use]
 pub fn instant(at: SystemTime, now: SystemTime) -> String {

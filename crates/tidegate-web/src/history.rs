@@ -67,7 +67,7 @@ impl Series {
 #[derive(Debug)]
 struct Track {
     series: [Series; 3],
-    /// As of the last sample, to tell what is new.
+    /// As of the last sample; the next sample counts the difference.
     total: u64,
     blocked_for: Duration,
     pauses: u64,
@@ -168,7 +168,7 @@ mod tests {
             .enumerate()
             .filter_map(|(at, sample)| sample.map(|sample| (at, sample.used, sample.admitted)))
             .collect();
-        // 10 and 11 are one slot of two seconds; nobody looked when the fourth was admitted.
+        // 10 and 11 are one slot of two seconds; the fourth was admitted in the gap.
         assert_eq!(filled, [(154, 3, 3), (299, 4, 0)]);
         assert_eq!(history.recent("tpm", secs(301), 2, 300), vec![None; 300]);
     }

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Called by `tidegate serve` and by `--dashboard` of `explain` and `batch`. It leaves out TLS (put a proxy in front) and
-//! users: whoever has the token may do everything, and `read_only` allows nobody to change anything.
+//! users: the token allows everything, and `read_only` refuses every change.
 //!
 //! # Reading order
 //! `site.rs` puts routes together and is the way of every request; `guard/` decides about its head, `request.rs` and

@@ -207,7 +207,7 @@ fn explain(status: StatusCode) -> (&'static str, &'static str) {
     }
 }
 
-/// An error page within the shell, for a visitor who may see the site.
+/// An error page within the shell, for requests that the guard admitted.
 pub(crate) fn failure(failure: &Failure) -> Page {
     let (title, way_out) = explain(failure.status);
     let body = html! {

@@ -230,7 +230,7 @@ impl Site {
         self.route(method, path, action, erase(handler));
     }
 
-    /// Adds a topic that pages can listen to: `source` is called four times a second while at least one does.
+    /// Adds a topic that pages can listen to: `source` is called four times per second while at least one does.
     pub fn topic(&mut self, name: &str, source: impl Fn() -> Values + 'static) {
         self.hub.add(name.to_owned(), Rc::new(source));
     }
@@ -311,6 +311,10 @@ impl Site {
         self.get("/assets/{digest}/{name}", |request: Request| async move {
             assets::answer(request.path("digest"), request.path("name"), request.headers()).map(Answer::response)
         });
+        // Browsers ask for it where a page names no icon, as a trace's timeline.
+        self.get("/favicon.ico", |request: Request| async move {
+            assets::answer("", "mark.svg", request.headers()).map(Answer::response)
+        });
         self.route(
             Method::POST,
             "/theme",
@@ -318,7 +322,8 @@ impl Site {
             erase(|mut request: Request| async move {
                 let form = request.form().await?;
                 let theme = form.get("theme").and_then(Theme::of);
-                let theme = theme.ok_or_else(|| Failure::bad_request("There is no such choice of colours."))?;
+                let theme =
+                    theme.ok_or_else(|| Failure::bad_request("Unknown colours; choose auto, light or dark."))?;
                 let mut answer = Answer::see_other(local_path(form.get("back").unwrap_or("/")));
                 let cookie =
                     format!("tidegate-theme={}; Path=/; HttpOnly; SameSite=Lax; Max-Age=31536000", theme.name());

@@ -1,4 +1,4 @@
-//! Who may see and who may change: decisions about a request from its head alone, before any handler runs.
+//! Access control: decides about a request from its head alone, before any handler runs.
 //!
 //! Pure: time is an argument, nothing is sent. `site.rs` asks here for every request and writes the answer. In this order:
 //! the host (DNS rebinding), requests of other sites, the token, and for what changes state the origin and read-only mode.

@@ -18,7 +18,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Token {
     token: Secret,
-    /// What browsers hold after signing in: random, so a leaked cookie does not tell the token and ends with the process.
+    /// What browsers hold after signing in: random, so a leaked cookie does not reveal the token, and expires with the process.
     session: Secret,
 }
 

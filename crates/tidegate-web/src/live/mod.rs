@@ -16,7 +16,7 @@ use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use tidegate_loop::{Task, sleep, spawn};
+use tidegate_loop::{LoopHandle, Task, sleep};
 
 pub(crate) use stream::Stream;
 pub use values::Values;
@@ -24,7 +24,7 @@ pub use values::Values;
 /// The time between two updates.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Every so many updates a beat is sent, so that a page knows that it is connected; it takes five seconds without for lost.
+/// A beat is sent once per this many updates. A page that hears nothing for five seconds takes its connection for lost.
 const BEAT_EVERY: u64 = 4;
 
 /// Updates that a topic keeps for those who reconnect or are slow.
@@ -46,7 +46,7 @@ pub(crate) struct Hub {
     families: RefCell<Vec<(String, Family)>>,
     /// Those with listeners.
     topics: RefCell<BTreeMap<String, Rc<Topic>>>,
-    /// Tells the ids of this process from those of an earlier one.
+    /// First part of each event id; differs between processes.
     epoch: String,
     /// The number of the last update of any topic.
     last: Cell<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Hub {
     closed: Cell<bool>,
 }
 
-/// A topic that somebody listens to.
+/// A topic with at least one listener.
 struct Topic {
     source: Source,
     listeners: Cell<usize>,
@@ -177,7 +177,7 @@ impl Hub {
             return;
         }
         let hub = Rc::downgrade(self);
-        let ticker = spawn(async move {
+        let ticker = LoopHandle::current().task().name("live pages").spawn(async move {
             loop {
                 sleep(PERIOD).await;
                 let Some(hub) = hub.upgrade() else { return };

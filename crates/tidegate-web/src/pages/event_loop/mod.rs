@@ -8,12 +8,13 @@ mod tasks;
 mod traces;
 mod watch;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use maud::{Markup, html};
-use tidegate_loop::LoopHandle;
+use tidegate_loop::{LoopHandle, TaskDump};
 
 use crate::chart;
 use crate::format;
@@ -27,6 +28,10 @@ use watch::{Figures, Watched};
 
 /// A step of this length is slow.
 const SLOW: Duration = Duration::from_millis(10);
+
+/// A dump is shown for this long, and for this many times as long as it took: the loop that is looked at has work to do.
+const DUMP_AGAIN: Duration = Duration::from_secs(1);
+const DUMP_SHARE: u32 = 50;
 
 /// Rows of the table of tasks.
 const ROWS_MAX: usize = 200;
@@ -43,6 +48,15 @@ struct Inner {
     process: String,
     watched: Rc<Watched>,
     traces: Traces,
+    /// The last dump, which may be of many tasks.
+    dump: RefCell<Option<Dumped>>,
+}
+
+/// A dump, when it was taken, and how long that took.
+struct Dumped {
+    at: Instant,
+    took: Duration,
+    dump: Rc<TaskDump>,
 }
 
 impl fmt::Debug for EventLoop {
@@ -65,10 +79,16 @@ impl EventLoop {
     pub fn new(process: &str) -> EventLoop {
         let handle = LoopHandle::current();
         let watched = Watched::new(&handle, SLOW);
-        EventLoop(Rc::new(Inner { handle, process: process.to_owned(), watched, traces: Traces::default() }))
+        EventLoop(Rc::new(Inner {
+            handle,
+            process: process.to_owned(),
+            watched,
+            traces: Traces::default(),
+            dump: RefCell::default(),
+        }))
     }
 
-    /// Takes a look at the loop, once a second at most: call it each second to have the lag of the last minutes also for the
+    /// Takes a look at the loop, once per second at most: call it each second to have the lag of the last minutes also for the
     /// time when no browser looked.
     pub fn sample(&self) {
         self.0.watched.look(&self.0.handle);
@@ -192,7 +212,7 @@ impl EventLoop {
                             td { code { (culprit.place) } }
                             td.num data-l="steps" { (format::count(culprit.steps)) }
                             td.num data-l="worst" .bad[culprit.worst >= SLOW * 10] { (format::duration(culprit.worst)) }
-                            td data-l="in all" {
+                            td.full data-l="in all" {
                                 span.timebar {
                                     svg.bar aria-hidden="true" { rect.f-block width=(chart::percent(millis(culprit.total), millis(most))) height="100%" {} }
                                     (format::duration(culprit.total))
@@ -206,8 +226,21 @@ impl EventLoop {
         }
     }
 
+    fn dump(&self) -> Rc<TaskDump> {
+        let now = self.0.handle.time();
+        if let Some(last) = &*self.0.dump.borrow()
+            && now.saturating_duration_since(last.at) < DUMP_AGAIN.max(last.took * DUMP_SHARE)
+        {
+            return Rc::clone(&last.dump);
+        }
+        let began = Instant::now();
+        let dump = Rc::new(self.0.handle.dump());
+        *self.0.dump.borrow_mut() = Some(Dumped { at: now, took: began.elapsed(), dump: Rc::clone(&dump) });
+        dump
+    }
+
     fn tasks(&self, shown: Shown) -> Markup {
-        let dump = self.0.handle.dump();
+        let dump = self.dump();
         let mut groups = group(&dump, shown == Shown::Grouped);
         if shown == Shown::Waiting {
             groups.retain(|group| group.state == State::Waiting && group.since >= Duration::from_secs(60));

@@ -99,6 +99,8 @@ mod tests {
             .run_until_complete(async {
                 let _many: Vec<_> = (0..5).map(|_| spawn(sleep(Duration::from_secs(60)))).collect();
                 let _other = LoopHandle::current().task().name("keeper").spawn(sleep(Duration::from_secs(60)));
+                // The order within a tick is drawn; after the second, every task has taken its first step.
+                yield_now().await;
                 yield_now().await;
                 let dump = LoopHandle::current().dump();
                 let groups = group(&dump, true);

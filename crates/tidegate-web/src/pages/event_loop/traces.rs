@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use maud::{Markup, html};
 use tidegate_loop::trace::{Recorder, Trace};
-use tidegate_loop::{Event, LoopHandle, Observer, sleep, spawn};
+use tidegate_loop::{Event, LoopHandle, Observer, sleep};
 
 use super::EventLoop;
 use crate::answer::{Answer, Failure};
@@ -99,6 +99,7 @@ impl Traces {
             @if let Some(running) = &*running {
                 p.empty.sub { "Trace " (running.number) ": " (format::count(running.seen.get())) " of " (format::counted(running.wanted, "tick")) " recorded…" }
             }
+            @if kept.is_empty() && running.is_none() { p.empty.sub { "No trace has been recorded." } }
             @if !kept.is_empty() {
                 table.t.cards {
                     caption.vh { "Recorded traces" }
@@ -153,7 +154,7 @@ impl EventLoop {
         *traces.running.borrow_mut() = Some(Rc::clone(&recording));
         self.0.handle.set_observer(Counting(Rc::clone(&recording), recorder));
         let own = self.clone();
-        spawn(async move {
+        LoopHandle::current().task().name("trace recording").spawn(async move {
             let deadline = own.0.handle.time() + LONGEST;
             while !recording.is_over.get() && LoopHandle::current().time() < deadline {
                 sleep(Duration::from_millis(100)).await;

@@ -12,7 +12,7 @@ use tidegate_loop::{LoopHandle, Metrics, Report, ReportKind};
 /// Looks that are kept: ten minutes.
 const LOOKS_MAX: usize = 601;
 
-/// Culprits that are told apart; more are counted as one.
+/// Culprits with entries of their own; more are counted as one.
 const CULPRITS_MAX: usize = 200;
 
 /// A second with the loop's figures at its end.
@@ -69,7 +69,7 @@ impl Watched {
 
     fn note(&self, report: &Report) {
         let took = report.took().unwrap_or_default();
-        // Tasks without a name of their own are numbered: their place tells them apart.
+        // Tasks without a name of their own are numbered; the key also has their place.
         let name = report.name().map_or("a callback", super::tasks::common_name).to_owned();
         let mut culprits = self.culprits.borrow_mut();
         let mut key = (name, report.location());
@@ -142,7 +142,7 @@ impl Watched {
         figures
     }
 
-    /// The worst lag of each two seconds of the last ten minutes, oldest first; `None` where nobody looked or no timer came
+    /// The worst lag of each two seconds of the last ten minutes, oldest first; `None` where there is no look or no timer came
     /// due.
     pub(super) fn lag(&self) -> Vec<Option<Duration>> {
         let looks = self.looks.borrow();

@@ -19,7 +19,7 @@ use crate::format;
 use crate::request::Request;
 use crate::site::Site;
 
-/// An amount somebody wants to try.
+/// A limit and the amount to try.
 struct Change<'a> {
     limit: &'a LimitSnapshot,
     to: u64,
@@ -78,13 +78,13 @@ pub(super) fn form(limits: &Limits, at: usize, gate: &Snapshot, request: &Reques
                             }
                         }
                     }
-                    div.btns.sec { button.btn data-without-script { "Show the effect" } a.btn.quiet href=(format!("/limits?u={}", encode(&upstream.name))) { "Reset" } }
+                    div.btns.effect data-without-script { button.btn { "Show the effect" } }
                 }
                 div.answer.stack #answer role="status" {
                     @match &wanted {
                         Err(failure) => { p.bad { (failure.message()) } }
                         Ok(wanted) if wanted.is_empty() => { p.sub { "Change a number to see when the work would be done." } }
-                        Ok(wanted) => { (answer(&**steer, at, wanted)) }
+                        Ok(wanted) => { (answer(&**steer, (at, &upstream.name), wanted)) }
                     }
                 }
             }
@@ -93,7 +93,7 @@ pub(super) fn form(limits: &Limits, at: usize, gate: &Snapshot, request: &Reques
     }
 }
 
-fn answer(steer: &dyn Steer, at: usize, wanted: &[Change<'_>]) -> Markup {
+fn answer(steer: &dyn Steer, (at, upstream): (usize, &str), wanted: &[Change<'_>]) -> Markup {
     let amounts: Vec<(&str, u64)> = wanted.iter().map(|change| (change.limit.name.as_str(), change.to)).collect();
     let (now, then) = (steer.time_left(&[]), steer.time_left(&amounts));
     let clock = SystemTime::now();
@@ -122,7 +122,10 @@ fn answer(steer: &dyn Steer, at: usize, wanted: &[Change<'_>]) -> Markup {
         form method="post" action="/limits" {
             input type="hidden" name="u" value=(at);
             @for change in wanted { input type="hidden" name=(field(&change.limit.name)) value=(change.to); }
-            div.btns { button.btn.primary { "Apply " (format::counted(wanted.len() as u64, "change")) } }
+            div.btns {
+                button.btn.primary { "Apply " (format::counted(wanted.len() as u64, "change")) }
+                a.btn.quiet href=(format!("/limits?u={}", encode(upstream))) { "Reset" }
+            }
         }
     }
 }
@@ -134,7 +137,7 @@ struct Amounts {
     upstream: String,
     /// The new amount of each limit that changes.
     allowed: std::collections::BTreeMap<String, u64>,
-    /// Only tell what it would do.
+    /// Returns the effect without applying it.
     #[serde(default)]
     dry_run: bool,
 }

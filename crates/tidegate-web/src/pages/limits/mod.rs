@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use maud::html;
 use tidegate_limit::{Admission, Snapshot};
-use tidegate_loop::{LoopHandle, sleep, spawn};
+use tidegate_loop::{LoopHandle, sleep};
 
 use crate::answer::Failure;
 use crate::chart;
@@ -87,7 +87,7 @@ struct Inner {
     is_sampling: Cell<bool>,
 }
 
-/// Keeps the history going while it is held: one look a second.
+/// Keeps the history going while it is held: one look per second.
 #[must_use = "the history goes on for as long as this is held"]
 pub struct Watch(Limits);
 
@@ -131,7 +131,7 @@ impl Limits {
         inner.watchers.set(inner.watchers.get() + 1);
         if !inner.is_sampling.replace(true) {
             let weak = Rc::downgrade(inner);
-            spawn(async move {
+            LoopHandle::current().task().name("history of the limits").spawn(async move {
                 while let Some(inner) = weak.upgrade() {
                     if inner.watchers.get() == 0 {
                         return inner.is_sampling.set(false);
@@ -223,7 +223,7 @@ impl Limits {
     fn find(&self, name: Option<&str>) -> Result<usize, Failure> {
         let Some(name) = name else { return Ok(0) };
         let found = self.0.upstreams.iter().position(|upstream| upstream.name == name);
-        found.ok_or_else(|| Failure::not_found("There is no upstream of this name."))
+        found.ok_or_else(|| Failure::not_found("Unknown upstream; choose one of those on the page Limits."))
     }
 
     fn page(&self, request: &Request) -> Result<Page, Failure> {

@@ -18,7 +18,7 @@ pub(super) fn when(at: SystemTime, now: SystemTime) -> Markup {
     let left = at.duration_since(now).unwrap_or_default();
     html! {
         time { (format::instant(at, now)) } ", in "
-        span.v.ch5 data-until=(format::millis(at)) { (format::duration(left)) }
+        span.v data-until=(format::millis(at)) { (format::countdown(left)) }
     }
 }
 
