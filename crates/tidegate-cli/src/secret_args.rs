@@ -61,7 +61,11 @@ fn is_way(base: &str, long: &str) -> bool {
 /// to report.
 pub(crate) fn resolve(command: &Command, matches: &ArgMatches) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let (mut words, mut notices) = (Vec::new(), Vec::new());
-    for (long, what) in [("api-key-file", "the key"), ("metrics-token-file", "the token of --metrics")] {
+    for (long, what) in [
+        ("api-key-file", "the key"),
+        ("metrics-token-file", "the token of --metrics"),
+        ("dashboard-token-file", "the token of --dashboard"),
+    ] {
         let path = value(matches, command, long);
         notices.extend(path.and_then(|path| readable_by_others(Path::new(&path), what)));
     }

@@ -16,6 +16,7 @@ use tidegate_loop::signal::{Signal, SignalKind, signal};
 use tidegate_loop::spawn;
 
 use super::bound::{Caps, Wait};
+use super::dashboard::{Dashboard, DashboardArgs};
 use super::limits::{Concurrency, KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use super::status::{StatusArgs, StatusSpec};
@@ -88,6 +89,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     status: StatusArgs,
 
+    #[command(flatten)]
+    dashboard: DashboardArgs,
+
     /// Print the summary as JSON, on standard error if the results are on standard output
     #[arg(long)]
     json: bool,
@@ -104,6 +108,7 @@ struct Config {
     output: Output,
     progress: ProgressArg,
     status: Option<StatusSpec>,
+    dashboard: Option<tidegate_web::Options>,
     json: bool,
 }
 
@@ -164,6 +169,7 @@ impl TryFrom<Args> for Config {
             },
             output,
             status: args.status.spec()?,
+            dashboard: args.dashboard.options()?,
             json: args.json,
         })
     }
@@ -200,10 +206,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
 }
 
 async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> anyhow::Result<Summary> {
-    let Config { batch, quotas, counts, shared, server, connections, status, .. } = config;
+    let Config { batch, quotas, counts, shared, server, connections, status, dashboard, .. } = config;
     let metrics = MetricsListener::bind(status, &reporter).await?;
     let limits = shared.open(&quotas, &counts).await?;
     let gate = limits.admission.clone();
+    let upstream = server.address.provider.name();
+    let dashboard = Dashboard::open(dashboard, "tidegate batch", upstream, &gate, &reporter).await?;
     let (hinting, began) = (reporter.clone(), Instant::now());
     // As many connections as requests under way, and none of them closed between two.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
@@ -230,7 +238,7 @@ async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> any
             reporter.tell(|| as_line(event, now), || as_json(event).to_string());
         })
         .await;
-    drop(following);
+    drop((following, dashboard));
     let stats = limits.admission.stats();
     if let Some(found) = &stats.found {
         found_limits::keep(&asked, found);

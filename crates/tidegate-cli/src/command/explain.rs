@@ -20,6 +20,7 @@ use tidegate_pdf::Reader;
 use tidegate_secret::Secret;
 
 use super::bound::{self, Caps, Wait};
+use super::dashboard::{Dashboard, DashboardArgs};
 use super::explain_away::{Asks, Away};
 use super::limits::{KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
@@ -142,6 +143,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     status: StatusArgs,
 
+    #[command(flatten)]
+    dashboard: DashboardArgs,
+
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -199,6 +203,7 @@ struct Config {
     reader: Reader,
     progress: ProgressArg,
     status: Option<StatusSpec>,
+    dashboard: Option<tidegate_web::Options>,
     json: bool,
 }
 
@@ -265,6 +270,7 @@ impl TryFrom<Args> for Config {
             reader,
             progress: args.progress,
             status: args.status.spec()?,
+            dashboard: args.dashboard.options()?,
             json: args.json,
         })
     }
@@ -300,6 +306,8 @@ async fn explain(
     let metrics = MetricsListener::bind(config.status.take(), &reporter).await?;
     let limits = config.shared.open(&config.quotas, &config.counts).await?;
     let gate = limits.admission.clone();
+    let upstream = config.server.address.provider.name();
+    let dashboard = Dashboard::open(config.dashboard.take(), "tidegate explain", upstream, &gate, &reporter).await?;
     let away = match &config.broker {
         Some((url, kind, queue)) => {
             let broker = url.open_shared(*kind, tidegate_worker::BODY_BYTES_MAX).await?;
@@ -327,7 +335,7 @@ async fn explain(
         beside.extend(away.attend(explain.stop(), &reporter));
     }
     let outcome = explain.run().await;
-    drop(following);
+    drop((following, dashboard));
     beside.iter().for_each(|task| {
         task.cancel();
     });

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 mod bound;
 pub(crate) mod completions;
+mod dashboard;
 pub(crate) mod enqueue;
 #[cfg(feature = "pdf")]
 pub(crate) mod explain;

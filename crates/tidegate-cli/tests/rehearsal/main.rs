@@ -7,6 +7,7 @@ mod counts;
 mod crew;
 #[path = "../common/data.rs"]
 mod data;
+mod dashboard;
 #[cfg(feature = "pdf")]
 mod explain;
 #[cfg(feature = "pdf")]
