@@ -41,6 +41,8 @@ const GZIP_MIN: usize = 1024;
 const CONNECTIONS_MAX: usize = 2_000;
 
 type Answering = Pin<Box<dyn Future<Output = Result<Answer, Failure>>>>;
+type Cell = Rc<dyn Fn() -> StripCell>;
+type AddValues = Rc<dyn Fn(&mut Values)>;
 type Handler = Rc<dyn Fn(Request) -> Answering>;
 
 /// An entry of the navigation.
@@ -111,8 +113,8 @@ pub struct Site {
     routes: Vec<Route>,
     api: Api,
     hub: Rc<Hub>,
-    strip: Vec<Rc<dyn Fn() -> StripCell>>,
-    sys: Vec<Rc<dyn Fn(&mut Values)>>,
+    strip: Vec<Cell>,
+    sys: Vec<AddValues>,
 }
 
 impl Default for Site {
@@ -457,8 +459,8 @@ pub(crate) struct Shared {
     audit: Audit,
     nav: Vec<NavEntry>,
     hub: Rc<Hub>,
-    strip: Vec<Rc<dyn Fn() -> StripCell>>,
-    sys: Vec<Rc<dyn Fn(&mut Values)>>,
+    strip: Vec<Cell>,
+    sys: Vec<AddValues>,
     /// As of the last page.
     sys_values: RefCell<Values>,
 }
