@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use tidegate_limit::EnterError;
 
+use crate::parameter;
 use crate::provider::BadModel;
 
 /// Why a call has no answer, when there have been enough attempts.
@@ -63,7 +64,41 @@ pub enum CallError {
     Closed,
 }
 
+/// What else fails for the same reason as a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorScope {
+    /// This request; others may succeed.
+    Request,
+    /// All requests with this parameter: the model does not take it.
+    Parameter(
+        /// Its name.
+        String,
+    ),
+    /// All requests to the same model and address with the same key: there is no such model, the key has no right to it, or the
+    /// server is elsewhere.
+    Address,
+    /// All requests, until a person acts.
+    Run,
+    /// None: the run stops.
+    Stopped,
+}
+
 impl CallError {
+    /// What else fails for the same reason.
+    #[must_use]
+    pub fn scope(&self) -> ErrorScope {
+        match self {
+            CallError::Closed => ErrorScope::Stopped,
+            CallError::Shut { .. } | CallError::Journal { .. } => ErrorScope::Run,
+            CallError::Refused { status: 300..=399 | 403 | 404 | 405 | 407, .. } => ErrorScope::Address,
+            CallError::Refused { status: 400 | 422, body, .. } => {
+                parameter::refused(body).map_or(ErrorScope::Request, ErrorScope::Parameter)
+            }
+            _ => ErrorScope::Request,
+        }
+    }
+
     /// Whether the same request would fail the same way tomorrow. Such failures are kept, so that they are not paid for
     /// again.
     #[must_use]

@@ -16,8 +16,8 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tidegate_http::{Body, Client, Timeouts};
 use tidegate_limit::feedback::{Feedback, Listener, PROBED_BEYOND, Report, Verdict};
-use tidegate_limit::{Admission, Admitted, Cost, Dimension, EnterError, Scope};
-use tidegate_loop::{sleep, yield_now};
+use tidegate_limit::{Admission, Cost, Dimension, EnterError, Scope};
+use tidegate_loop::yield_now;
 use tidegate_secret::Redactor;
 use tidegate_sync::{Event, Permit, Semaphore};
 
@@ -33,6 +33,7 @@ use crate::parameter;
 use crate::presence::{Cause, Failed, Presence, Sent};
 use crate::provider::{self, Dialect, Unreadable, excerpt};
 use crate::question::Usage;
+use crate::run::{ItemLease, ItemScope};
 
 /// An answer longer than this is not an answer.
 const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -252,7 +253,7 @@ impl Caller {
         call: &Call,
         read: impl Fn(&[u8]) -> Result<T, Unreadable>,
     ) -> Result<Reply<T>, CallError> {
-        Ok(self.call_within(scope, call, read, None).await?.0)
+        Ok(self.call_within(&scope.into(), call, read, None).await?.0)
     }
 
     /// As [`call`](Self::call), sent only with a permit of `unsaved`, which is returned with the answer. Whoever holds it until
@@ -260,7 +261,7 @@ impl Caller {
     /// the request, so that the gate sees all that wait.
     pub(crate) async fn call_within<T>(
         &self,
-        scope: &Scope,
+        scope: &ItemScope,
         call: &Call,
         read: impl Fn(&[u8]) -> Result<T, Unreadable>,
         unsaved: Option<&Arc<Semaphore>>,
@@ -277,7 +278,7 @@ impl Caller {
             let permit = match unsaved {
                 Some(unsaved) => {
                     let permit = unsaved.acquire_owned().await.ok();
-                    if inner.gate.gate().is_closed() {
+                    if scope.is_stopping() || inner.gate.gate().is_closed() {
                         return Err(CallError::Closed);
                     }
                     permit
@@ -307,7 +308,7 @@ impl Caller {
                         Judged::Throttled => {
                             drop((answered, permit));
                             if let Some(wait) = report.wait {
-                                sleep(wait).await;
+                                scope.sleep(wait).await;
                             }
                             continue;
                         }
@@ -334,7 +335,7 @@ impl Caller {
             if cause == Cause::Away {
                 let delay = inner.retries.backoff.with_retries(u32::MAX).delay(tries.unsent, random, None);
                 tries.unsent = tries.unsent.saturating_add(1).min(u32::MAX - 1);
-                sleep(delay.unwrap_or_default()).await;
+                scope.sleep(delay.unwrap_or_default()).await;
                 continue;
             }
             let Some(delay) = inner.retries.backoff.delay(tries.failed, random, failure.delay) else {
@@ -346,7 +347,7 @@ impl Caller {
             tries.failed += 1;
             tracing::debug!(reason = failure.reason, ?delay, "trying again");
             let outages = inner.presence.borrow().outages();
-            sleep(delay).await;
+            scope.sleep(delay).await;
             // The first failures of an outage come before it is known as one.
             if inner.presence.borrow().outages() > outages {
                 tries.failed -= 1;
@@ -365,7 +366,7 @@ struct Answered {
     took: Duration,
     /// Held until the gate has heard what the answer says about limits: that comes before the next is let in. Of a refusal
     /// until it is judged.
-    lease: Option<Rc<RefCell<Admitted>>>,
+    lease: Option<Rc<RefCell<ItemLease>>>,
 }
 
 impl Inner {
@@ -396,14 +397,14 @@ impl Inner {
 
     /// Waits at the gate, with an estimate that follows what the last answers taught: who waits with an old one lines up
     /// again, and all of them do so in their order.
-    async fn enter(&self, scope: &Scope, call: &Call) -> Result<Admitted, CallError> {
+    async fn enter(&self, scope: &ItemScope, call: &Call) -> Result<ItemLease, CallError> {
         loop {
             let learnt = self.calibration.borrow().apply(call.estimate);
             // What the server counts when it admits a request is no matter of learning.
             let output = if call.admitted_tokens > 0 { call.estimate.output_tokens } else { learnt.output_tokens };
             let input = learnt.input_tokens.max(call.admitted_tokens.saturating_sub(output));
             self.typical.set(self.typical.get().booked(input, output));
-            let mut entering = pin!(self.gate.enter(scope, self.cost(input, output)));
+            let mut entering = pin!(scope.enter(&self.gate, self.cost(input, output)));
             let mut changed = pin!(self.calibrated.wait());
             let entered = poll_fn(|cx| match entering.as_mut().poll(cx) {
                 Poll::Ready(entered) => Poll::Ready(Some(entered)),
@@ -412,7 +413,7 @@ impl Inner {
             .await;
             if let Some(entered) = entered {
                 let lease = entered?;
-                // Let in by the very request whose answer has ended everything since.
+                // Admitted by the very answer after which the gate was closed.
                 if self.gate.gate().is_closed() {
                     return Err(EnterError::Closed.into());
                 }
@@ -422,7 +423,7 @@ impl Inner {
     }
 
     /// One request, under its lease, which is settled when this returns.
-    async fn exchange(&self, lease: Admitted, call: &Call) -> Result<Answered, NoAnswer> {
+    async fn exchange(&self, lease: ItemLease, call: &Call) -> Result<Answered, NoAnswer> {
         let lease = Rc::new(RefCell::new(lease));
         let sent = Rc::new(Cell::new(None));
         let body = OnTheWire::new(call.body.clone(), {

@@ -4,6 +4,7 @@
 //! A server that is saturated answers later the more requests it has, so by that rule alone they would only become more. Each
 //! step is therefore checked: if it brought less than half of the answers that it should have, it is taken back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limit::{Admission, Cost, Dimension, Limit, Snapshot, Window};
@@ -50,25 +51,38 @@ const HOLD: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoConcurrency {
-    /// What is counted, and how much of it the limits allow per second.
-    rates: Vec<(Dimension, f64)>,
+    rates: Vec<Rate>,
     requests_max: u64,
     files_max: usize,
+}
+
+/// A limit's rate.
+#[derive(Clone, Debug, PartialEq)]
+struct Rate {
+    limit: Arc<str>,
+    dimension: Dimension,
+    amount: u64,
+    seconds: f64,
 }
 
 impl AutoConcurrency {
     /// Derives the concurrency from these limits. Limits per day do not count: they may be used up at once.
     #[must_use]
     pub fn new(limits: &[Limit]) -> AutoConcurrency {
-        let per_second = |limit: &Limit| {
+        let rate = |limit: &Limit| {
             let (dimension, window) = limit.rated()?;
             let length = match window {
                 Window::Strict(length) | Window::Aligned(length) | Window::Bucket { per: length, .. } => length,
                 _ => return None,
             };
-            (*length < DAY).then(|| (dimension, limit.amount() as f64 / length.as_secs_f64()))
+            (*length < DAY).then(|| Rate {
+                limit: limit.name().into(),
+                dimension,
+                amount: limit.amount(),
+                seconds: length.as_secs_f64(),
+            })
         };
-        let rates = limits.iter().filter_map(per_second).collect();
+        let rates = limits.iter().filter_map(rate).collect();
         AutoConcurrency { rates, requests_max: AUTO_CONCURRENCY_MAX, files_max: AUTO_FILES_MAX }
     }
 
@@ -96,8 +110,9 @@ impl AutoConcurrency {
     /// `answer_time`; `None` if no limit bounds their rate.
     #[must_use]
     pub fn needed(&self, cost: &Cost, answer_time: Duration) -> Option<u64> {
-        let rates = self.rates.iter().filter(|(dimension, _)| cost.of(*dimension) > 0);
-        let per_second = rates.map(|(dimension, rate)| rate / cost.of(*dimension) as f64).reduce(f64::min)?;
+        let rates = self.rates.iter().filter(|rate| cost.of(rate.dimension) > 0);
+        let per_second = rates.map(|rate| rate.amount as f64 / rate.seconds / cost.of(rate.dimension) as f64);
+        let per_second = per_second.reduce(f64::min)?;
         let in_flight = (per_second * answer_time.as_secs_f64() * HEADROOM).ceil();
         Some((in_flight as u64).clamp(1, self.requests_max))
     }
@@ -121,7 +136,17 @@ impl AutoConcurrency {
         files < self.files_max && needed.is_some_and(|needed| pages < needed)
     }
 
-    /// Looks at `gate` twice per second, raises its limit `global`, and passes on what the run should do. Never ends.
+    /// Takes over amounts that were changed while the gate is in use.
+    fn follow(&mut self, stats: &Snapshot) {
+        for rate in &mut self.rates {
+            if let Some(limit) = stats.limit(&rate.limit) {
+                rate.amount = limit.amount;
+            }
+        }
+    }
+
+    /// Looks at `gate` twice per second, raises its limit `global`, and passes on what the run should do. Never ends. A limit
+    /// `global` that a person [set](tidegate_limit::Gate::set) meanwhile stays as it is.
     ///
     /// # Cancel safety
     /// Dropped, the limit stays as it is.
@@ -134,10 +159,24 @@ impl AutoConcurrency {
             controller.look(LoopHandle::current().time(), &stats, &cost());
             if controller.allowed != before {
                 // A gate without that limit has no bound to raise.
-                let _ = gate.gate().set("global", controller.allowed);
+                let _ = gate.gate().adjust("global", controller.allowed);
             }
             apply(controller.wanted());
         }
+    }
+}
+
+/// Passes on how many requests `gate` admits at once, whenever that is changed. Looks twice per second; never ends.
+pub(crate) async fn follow_slots(gate: Admission, apply: impl Fn(u64)) {
+    let mut known = None;
+    loop {
+        let slots =
+            gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
+        if slots != known {
+            known = slots;
+            slots.into_iter().for_each(&apply);
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 
@@ -147,6 +186,12 @@ pub(crate) struct Attending(JoinHandle<()>);
 impl Attending {
     pub(crate) fn start(attending: impl Future<Output = ()> + 'static) -> Attending {
         Attending(spawn(attending))
+    }
+
+    /// Ends it, and returns when nothing of it is left.
+    pub(crate) async fn end(mut self) {
+        self.0.cancel();
+        let _ = (&mut self.0).await;
     }
 }
 
@@ -224,6 +269,14 @@ impl Controller {
     }
 
     fn look(&mut self, now: Instant, stats: &Snapshot, cost: &Cost) {
+        self.auto.follow(stats);
+        if let Some(stated) = stats.limit("global").filter(|limit| limit.is_set) {
+            self.allowed = stated.amount;
+            self.needed = self.auto.needed(cost, stats.answer_time).map(|needed| needed.min(self.allowed));
+            self.is_bound = matches!(stats.blocked_by.as_deref(), None | Some("global" | "scopes"));
+            self.step = None;
+            return;
+        }
         let answered = stats.granted.saturating_sub(stats.current + stats.refunded);
         let answer_time = match stats.answer_time {
             // Nothing was answered yet: an answer takes at least as long as there was none.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Called by the commands `explain` and `rebuild`, and by whatever has requests for an LLM server ([`Caller`]). It leaves
-//! out showing progress: [`Watch`] and [`Event`] tell, others draw.
+//! out showing progress: [`Control`], [`Progress`] and [`Event`] say how far a run is, others draw.
 //!
 //! # What it promises
 //! - **Nothing is paid for twice.** After `kill -9` at any moment at most the pages are asked about again that were sent
@@ -26,7 +26,7 @@
 //!
 //! # Where to read
 //! `caller.rs` is one request, `call.rs` what goes in and comes out, `call_error.rs` how it can end, `provider/` who is asked and in which dialect, `estimate.rs`
-//! what it will cost, `quotas.rs` the limits, `concurrency.rs` how many requests in flight use them up, `pace.rs` how long it takes. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
+//! what it will cost, `quotas.rs` the limits, `concurrency.rs` how many requests in flight use them up, `pace.rs` how long it takes. `run/` is what every run has in common: its handle, its items, its events. `explain/job.rs`, `file.rs`, `page.rs` are a run from the outside in,
 //! `store/` what is kept, `output/` what is written, `outputs.rs` writing it, `rebuild.rs` making it again.
 //!
 //! # Without PDFs
@@ -67,19 +67,20 @@ mod question;
 mod quotas;
 #[cfg(feature = "pdf")]
 mod rebuild;
+pub mod run;
 mod store;
 
 pub use account::account_name;
 pub use base_url::{BadBaseUrl, BaseUrl};
 pub use call::{Call, CallerStats, Reply, Retries};
-pub use call_error::CallError;
+pub use call_error::{CallError, ErrorScope};
 pub use caller::Caller;
 pub use concurrency::{AUTO_CONCURRENCY_MAX, AUTO_FILES_MAX, AutoConcurrency, Wanted};
 pub use estimate::{ANSWER_TOKENS, Estimate, tokens_of_text};
 #[cfg(feature = "pdf")]
 pub use explain::{
-    BadSelection, DEFAULT_PROMPT, Event, Explain, ExplainError, FileProgress, FileState, Input, InputError, Options,
-    PageStatus, Progress, Prompt, PromptError, Selection, Size, Stop, Variables, Watch, find_pdfs,
+    BadSelection, DEFAULT_PROMPT, Explain, ExplainError, Input, InputError, Options, Outputs, PageAnswer, PageAsk,
+    PageAskError, Prompt, PromptError, Results, Selection, Size, Variables, find_pdfs,
 };
 pub use found::FoundReport;
 pub use key::{ApiKey, KeyError};
@@ -95,4 +96,8 @@ pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind, WindowLengths};
 #[cfg(feature = "pdf")]
 pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
+pub use run::{
+    Change, Control, Event, FileProgress, FileState, Item, ItemId, ItemLease, ItemScope, ItemState, Progress,
+    RetryError, Unit,
+};
 pub use store::{Kept, Key, Promise, Record, Store, StoreError, StoreStats};

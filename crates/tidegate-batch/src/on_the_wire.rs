@@ -12,6 +12,7 @@ use tidegate_http::Client;
 use tidegate_limit::Admission;
 
 use crate::base_url::BaseUrl;
+use crate::concurrency::AUTO_CONCURRENCY_MAX;
 use crate::key::ApiKey;
 use crate::provider::Dialect;
 
@@ -24,10 +25,11 @@ const KEPT_IDLE: Duration = Duration::from_secs(60);
 /// Of a request, about.
 const HEADERS: usize = 12;
 
-/// As many connections as requests may be under way, and none of them closed between two.
+/// As many connections as requests may be in flight, also when the limit is raised later, and none of them closed between two.
 pub(crate) fn client(gate: &Admission) -> Client {
     let at_once = gate.stats().limits.iter().filter(|limit| limit.dimension.is_none()).map(|limit| limit.amount).min();
-    let connections = at_once.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX)).max(1);
+    let in_flight = at_once.map(|amount| amount.max(AUTO_CONCURRENCY_MAX));
+    let connections = in_flight.map_or(CONNECTIONS, |amount| usize::try_from(amount).unwrap_or(usize::MAX));
     let builder = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
     builder.build().expect("no file is named that could be missing")
 }

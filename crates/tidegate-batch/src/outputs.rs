@@ -49,6 +49,23 @@ pub(crate) async fn write(
     Ok(paths.to_vec())
 }
 
+/// Writes the JSON alone. Where it is the same already, it is left alone.
+pub(crate) async fn write_json(
+    explanations: &Explanations,
+    folder: &Path,
+    stem: &str,
+) -> Result<Vec<PathBuf>, WriteError> {
+    let [path, ..] = paths(folder, stem);
+    replaceable(&path)?;
+    let json = explanations.to_json();
+    if std::fs::read(&path).is_ok_and(|there| there == json.as_bytes()) {
+        Draft::remove_stale(&path);
+    } else {
+        write_text(&path, json).await?;
+    }
+    Ok(vec![path])
+}
+
 /// Writes Markdown and HTML.
 pub(crate) async fn write_shown(
     explanations: &Explanations,

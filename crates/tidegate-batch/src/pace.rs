@@ -6,8 +6,6 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tidegate_limit::{Admission, Cost, Snapshot};
-
 /// The rate is that of this long.
 const RECENT: Duration = Duration::from_secs(20);
 
@@ -74,23 +72,6 @@ pub struct Look {
     pub answer_time: Duration,
 }
 
-impl Look {
-    /// A look at a run through `gate`, whose figures are `stats`. Each of those `left` costs about `cost`; those that have
-    /// been let in are among them.
-    #[must_use]
-    pub fn new(at: Instant, settled: u64, left: u64, gate: &Admission, stats: &Snapshot, cost: &Cost) -> Look {
-        let rates = stats.limits.iter().filter(|limit| limit.dimension.is_some());
-        Look {
-            at,
-            settled,
-            left,
-            held_up: rates.map(|limit| limit.blocked_for).sum(),
-            quota: gate.outlook(left.saturating_sub(stats.current), cost),
-            answer_time: stats.answer_time,
-        }
-    }
-}
-
 /// Remembers some looks at a run, and says how long it still takes.
 ///
 /// ```
@@ -124,6 +105,23 @@ impl Pace {
         let per_second = self.per_second(look);
         self.remember(look);
         time_left(look, per_second)
+    }
+
+    /// The same for a look as if limits were others, which is not remembered. `slots`: how many requests may be in flight, and
+    /// how many there might be.
+    pub(crate) fn time_left_if(&self, look: Look, slots: Option<(u64, u64)>) -> Option<Duration> {
+        /// From this share of what the slots allow on, they are what held the run back.
+        const BOUND: f64 = 0.8;
+        let per_second = self.per_second(look);
+        let Some((now, then)) = slots.filter(|_| !look.answer_time.is_zero()) else {
+            return time_left(look, per_second);
+        };
+        let allowed = |slots: u64| slots as f64 / look.answer_time.as_secs_f64();
+        let per_second = match per_second {
+            Some(seen) if seen < allowed(now) * BOUND => seen.min(allowed(then)),
+            _ => allowed(then),
+        };
+        if then == 0 && look.left > 0 { None } else { time_left(look, Some(per_second)) }
     }
 
     /// Answers a second while no limit held them up, lately if there were any, or else since it began.
@@ -171,7 +169,7 @@ fn time_left(look: Look, per_second: Option<f64>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_limit::{Gate, Limit, LoopTimer};
+    use tidegate_limit::{Admission, Cost, Gate, Limit, LoopTimer};
     use tidegate_loop::{EventLoop, LoopHandle, sleep};
 
     fn secs(seconds: u64) -> Duration {
@@ -275,7 +273,15 @@ mod tests {
                     sleep(Duration::from_millis(500)).await;
                     let now = LoopHandle::current().time();
                     let stats = admission.stats();
-                    let look = Look::new(now, settled.get(), 75 - settled.get(), &admission, &stats, &Cost::request());
+                    let left = 75 - settled.get();
+                    let look = Look {
+                        at: now,
+                        settled: settled.get(),
+                        left,
+                        held_up: stats.limit("rpm").unwrap().blocked_for,
+                        quota: admission.outlook(left - stats.current, &Cost::request()),
+                        answer_time: stats.answer_time,
+                    };
                     said.push((now, pace.time_left(look)));
                 }
                 let ended = LoopHandle::current().time();

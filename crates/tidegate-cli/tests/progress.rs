@@ -89,7 +89,7 @@ fn in_terminal(environment: &[(&str, &str)]) -> String {
 #[test]
 fn in_a_terminal_the_display_is_drawn_in_place_and_gone_at_the_end() {
     let text = in_terminal(&[]);
-    assert!(text.contains(" pages") && text.contains("under way"), "nothing was drawn: {text:?}");
+    assert!(text.contains(" pages") && text.contains("in flight"), "nothing was drawn: {text:?}");
     assert!(text.contains("\x1b[32m━"), "without colours: {text:?}");
     let (_, end) = text.rsplit_once("\x1b[J").unwrap();
     assert!(!end.contains('━') && !end.contains('\x1b'), "it was left behind: {end:?}");

@@ -192,8 +192,8 @@ fn pages_in_the_queue_have_no_password_of_the_server() {
     let mut explain = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // Nothing answers; a page that is said to be asked about is in the queue at the next look at its length.
     let mut lines = BufReader::new(explain.stderr.take().unwrap()).lines();
-    let asking = |line: String| line.contains("\"asking\"");
-    assert!(lines.by_ref().map(Result::unwrap).any(asking));
+    let in_flight = |line: String| line.contains("\"in_flight\"") && line.contains("\"page\"");
+    assert!(lines.by_ref().map(Result::unwrap).any(in_flight));
     let stored = || {
         let names = ["q.db", "q.db-wal"].map(|name| fs::read(place.join(name)).unwrap_or_default());
         String::from_utf8_lossy(&names.concat()).into_owned()

@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_batch::{Asked, Asking, CallError, CallerStats, Estimate, Key, Parameters, Provider, Question};
-use tidegate_limit::{Admission, Backoff, Cost, Scope};
+use tidegate_batch::{Asked, Asking, CallError, CallerStats, Estimate, ItemScope, Key, Parameters, Provider, Question};
+use tidegate_limit::{Admission, Backoff, Cost};
 use tidegate_loop::sleep;
 use tidegate_sync::Event;
 use tidegate_worker::codec::native;
@@ -61,7 +61,7 @@ const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 ///     let crew = Crew::new(broker, "explain", handler.server().clone(), Rc::new(Local::new(&gate)), None, &gate);
 ///     let text = "Tides are the rise and fall of the sea. The moon causes tides by its gravity. Lunch was late.";
 ///     let question = Question { page: 1, pages: 1, text: text.into(), ..Question::default() };
-///     let asked = crew.ask(gate.unscoped(), &question).await.unwrap();
+///     let asked = crew.ask(&gate.unscoped().into(), &question).await.unwrap();
 ///     assert!(asked.answer.text.contains("> Tides are the rise and fall of the sea."));
 ///     stop.stop(Stop::Warm);
 ///     working.await.unwrap().unwrap();
@@ -213,11 +213,12 @@ impl Provider for Crew {
         self.inner.traffic.get()
     }
 
-    fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
+    fn ask<'a>(&'a self, scope: &'a ItemScope, question: &'a Question) -> Asking<'a> {
         Box::pin(async move {
             let inner = &*self.inner;
-            let mut place = inner.gate.gate().enter(scope, Cost::nothing()).await?;
-            place.sent();
+            // The quotas are the workers' business, also those that are shared.
+            let mut lease = scope.enter(&inner.gate.gate().into(), Cost::nothing()).await?;
+            lease.sent();
             inner.ask(question).await
         })
     }

@@ -148,7 +148,7 @@ impl Inner {
 }
 
 async fn ask(provider: &dyn Provider, gate: &Admission, question: &Question) -> Result<Asked, CallError> {
-    provider.ask(gate.unscoped(), question).await
+    provider.ask(&gate.unscoped().into(), question).await
 }
 
 fn attempts_of(error: &CallError) -> u32 {

@@ -2,12 +2,14 @@
 //! common.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::blocked::{Blocked, Place, SetError};
 use crate::cost::Cost;
 use crate::error::{EnterError, UnknownLimit};
 use crate::feedback::{Action, Feedback, Headers, Listener, Report, Verdict};
@@ -117,12 +119,64 @@ impl Admission {
     /// # Cancel safety
     /// Dropped while it waits, it leaves no trace.
     pub async fn enter(&self, scope: &Scope, cost: Cost) -> Result<Admitted, EnterError> {
-        let Some(common) = &self.common else {
-            return Ok(Admitted { here: self.gate.enter(scope, cost).await?, common: None });
+        self.enter_noting(scope, cost, |_| ()).await
+    }
+
+    /// The same, calling `blocked` when the entry has to wait: with its place in line, or without one if it waits for limits
+    /// that are shared with other machines.
+    ///
+    /// # Errors
+    /// As [`enter`](Self::enter).
+    ///
+    /// # Cancel safety
+    /// As [`enter`](Self::enter).
+    pub async fn enter_noting(
+        &self,
+        scope: &Scope,
+        cost: Cost,
+        blocked: impl Fn(Option<Place>),
+    ) -> Result<Admitted, EnterError> {
+        let mut entering = self.gate.enter(scope, cost.clone());
+        let here = match poll_once(&mut entering).await {
+            Poll::Ready(entered) => entered?,
+            Poll::Pending => {
+                blocked(entering.place());
+                entering.await?
+            }
         };
-        let here = self.gate.enter(scope, cost.clone()).await?;
-        let common = common.enter(cost).await?;
-        Ok(Admitted { here, common: Some(common) })
+        let Some(common) = &self.common else { return Ok(Admitted { here, common: None }) };
+        let mut entering = common.enter(cost);
+        let there = match poll_once(&mut entering).await {
+            Poll::Ready(entered) => entered?,
+            Poll::Pending => {
+                blocked(None);
+                entering.await?
+            }
+        };
+        Ok(Admitted { here, common: Some(there) })
+    }
+
+    /// As [`Gate::set`], where the limits are this machine's alone.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub fn set(&self, limit: &str, amount: u64) -> Result<(), SetError> {
+        if self.is_shared() {
+            return Err(SetError::Shared);
+        }
+        self.gate.set(limit, amount).map_err(SetError::Unknown)
+    }
+
+    /// As [`Gate::line`]; entries that wait for limits shared with other machines are not in it.
+    #[must_use]
+    pub fn line(&self) -> Vec<(Place, Blocked)> {
+        self.gate.line()
+    }
+
+    /// As [`Gate::outlook_if`].
+    #[must_use]
+    pub fn outlook_if(&self, amounts: &[(&str, u64)], count: u64, cost: &Cost) -> Option<Duration> {
+        self.gate.outlook_if(amounts, count, cost)
     }
 
     /// Reads an answer for `listener`, which listens for this gate, as [`Listener::on_answer`] does. Where limits are in
@@ -182,6 +236,10 @@ impl Admission {
             common.close(EnterError::Closed);
         }
     }
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
 fn tell(common: &dyn Common, action: &Action) {

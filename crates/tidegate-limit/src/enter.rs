@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::blocked::Place;
 use crate::cost::Cost;
 use crate::error::EnterError;
 use crate::gate::Shared;
@@ -43,6 +44,13 @@ impl<'a> Enter<'a> {
     #[inline]
     pub(crate) fn new(gate: &'a Arc<Shared>, scope: ScopeId, cost: Cost) -> Enter<'a> {
         Enter { gate, scope, step: Step::Begin(cost) }
+    }
+
+    /// Returns its place in line while it waits; see [`Gate::line`](crate::Gate::line).
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let Step::Waiting(id) = self.step else { return None };
+        Some(Place(self.gate.lock().line.waiter(id).arrival))
     }
 
     #[inline]

@@ -70,7 +70,7 @@
 //!
 //! # Reading order
 //! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
-//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
+//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `blocked.rs` says what each entry waits for. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
 //! the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
 //! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
 //! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
@@ -80,6 +80,7 @@
 
 mod admission;
 mod backoff;
+mod blocked;
 mod builder;
 mod cost;
 mod enter;
@@ -115,6 +116,7 @@ mod window;
 
 pub use admission::{Admission, Admitted, Common, CommonLease, EnterCommon};
 pub use backoff::Backoff;
+pub use blocked::{Blocked, Place, SetError};
 pub use builder::Builder;
 pub use cost::{Cost, Dimension};
 pub use enter::Enter;

@@ -1,9 +1,11 @@
 //! How long the limits hold up so many more entries: what is in their windows, what flows in, the days to come, and what
 //! the server has paused. Pure: nothing is booked, and nobody waits.
 
+use std::cmp::Reverse;
+
 use crate::cost::Cost;
 use crate::hold::Hold;
-use crate::limits::Limits;
+use crate::limits::{LimitId, Limits};
 use crate::moment::Moment;
 use crate::slot::{Count, Slot, effective, used_by_others};
 use crate::window::{Model, Setting};
@@ -12,18 +14,41 @@ impl Limits {
     /// The earliest instant at which the last of `count` more entries of `cost` each has been let in, if all of them come
     /// now and nobody else does. Slots are not asked: nobody knows how long they are held. `None`: never, as things are.
     pub(crate) fn last_of(&mut self, count: u64, cost: &Cost, now: Moment) -> Option<Moment> {
+        self.last_of_if(&[], count, cost, now)
+    }
+
+    /// The same as if each limit named in `amounts` had the amount beside its name. Nothing is changed.
+    pub(crate) fn last_of_if(
+        &mut self,
+        amounts: &[(&str, u64)],
+        count: u64,
+        cost: &Cost,
+        now: Moment,
+    ) -> Option<Moment> {
         self.expire(now);
         let (now, setting) = (self.now(), self.setting());
         if count == 0 {
             return Some(now);
         }
-        self.slots().iter().try_fold(now, |last, slot| Some(last.max(slot.last_of(count, cost, now, setting)?)))
+        self.slots().iter().try_fold(now, |last, slot| {
+            let amount = amounts.iter().find(|(name, _)| *name == &*slot.name).map(|(_, amount)| *amount);
+            Some(last.max(slot.last_of(amount, count, cost, now, setting)?))
+        })
+    }
+
+    /// Returns the limit that admits the last of `count` entries of `cost` the latest, and when, if that is not at once.
+    pub(crate) fn latest_of(&self, count: u64, cost: &Cost) -> Option<(LimitId, Option<Moment>)> {
+        let (now, setting) = (self.now(), self.setting());
+        let slots = self.slots().iter().enumerate();
+        let ready = slots.map(|(at, slot)| (LimitId(at as u16), slot.last_of(None, count, cost, now, setting)));
+        let latest = ready.max_by_key(|(limit, at)| (at.unwrap_or(Moment::NEVER), Reverse(*limit)));
+        latest.filter(|(_, at)| *at != Some(now))
     }
 }
 
 impl Slot {
-    /// The same for one limit alone, which is up to `now`.
-    fn last_of(&self, count: u64, cost: &Cost, now: Moment, setting: Setting) -> Option<Moment> {
+    /// The same for one limit alone, which is up to `now`, as if it had this amount, or as it is.
+    fn last_of(&self, amount: Option<u64>, count: u64, cost: &Cost, now: Moment, setting: Setting) -> Option<Moment> {
         if !self.concerns(cost) {
             return Some(now);
         }
@@ -32,10 +57,17 @@ impl Slot {
         }
         // A probe now and then gets nobody far.
         let from = self.hold.until(now).unwrap_or(now);
-        if let Count::Found(finder) = &self.count {
-            return Some(finder.last_of(count, now).max(from));
-        }
-        let Count::Rate { dimension, model, oversize, ledger, .. } = &self.count else { return Some(from) };
+        let (dimension, model, oversize, ledger) = match &self.count {
+            Count::Found(finder) => return Some(finder.last_of(count, now).max(from)),
+            Count::Concurrency { .. } => return (amount != Some(0)).then_some(from),
+            Count::Rate { dimension, model, oversize, ledger, .. } => (dimension, model, oversize, ledger),
+        };
+        let changed = amount.map(|amount| {
+            let mut model = model.clone();
+            model.set_amount(amount, now);
+            model
+        });
+        let model = changed.as_ref().unwrap_or(model);
         let each = effective(cost.of(*dimension), *oversize, model);
         // How many fit into a window of which nothing is used.
         let whole = model.capacity().checked_div(each).filter(|whole| *whole > 0)?;
@@ -44,7 +76,7 @@ impl Slot {
             // As each of the first windowful leaves, one of the next takes its place.
             Model::Strict(log) => {
                 let (windows, place) = ((count - 1) / whole, (count - 1) % whole);
-                let first = self.ready_at(each, each.saturating_mul(place), now, setting).max(from);
+                let first = self.ready_under(model, each, each.saturating_mul(place), now, setting).max(from);
                 first.plus(log.window().saturating_add(setting.margin).saturating_mul(windows))
             }
             Model::Calendar(calendar) => {
@@ -173,6 +205,35 @@ mod tests {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % end
+    }
+
+    #[test]
+    fn what_is_foretold_for_other_amounts_is_foretold_once_they_are_set_and_nothing_is_touched() {
+        let minute = Duration::from_secs(60);
+        let request = Cost::request();
+        let windows = [Window::strict(minute), Window::bucket(minute), Window::Aligned(minute)];
+        for seed in 0..300 {
+            let (mut random, window) = (seed, windows[seed as usize % windows.len()].clone());
+            let mut limits = limits([
+                Limit::rpm(2 + draw(&mut random, 30)).window(window.clone()),
+                Limit::rpd(500 + draw(&mut random, 500), "UTC"),
+                Limit::concurrency("global", 5),
+            ]);
+            let mut now = Moment::ZERO;
+            for _ in 0..draw(&mut random, 20) {
+                now = now + Duration::from_secs(draw(&mut random, 9));
+                if let Ok(booking) = limits.admit(&request, now) {
+                    limits.release(booking);
+                }
+            }
+            let (count, to) = (1 + draw(&mut random, 900), 1 + draw(&mut random, 60));
+            let before = limits.last_of(count, &request, now);
+            let foretold = limits.last_of_if(&[("rpm", to), ("no such limit", 1)], count, &request, now);
+            assert_eq!(limits.last_of(count, &request, now), before, "seed {seed}: nothing is touched");
+            assert_eq!(limits.last_of_if(&[("global", 0)], count, &request, now), None);
+            limits.set_amount(limits.find("rpm").unwrap(), to, now);
+            assert_eq!(limits.last_of(count, &request, now), foretold, "seed {seed}: {count} at {to} in {window:?}");
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Slot {
     pub(crate) peak: u64,
     /// How often the server asked for a pause of this limit.
     pub(crate) pauses: u64,
+    /// Set by `set_amount`: `adjust` does not change the amount any more.
+    pub(crate) is_set: bool,
 }
 
 #[derive(Debug)]
@@ -93,7 +95,7 @@ pub(crate) fn used_by_others(ledger: Option<&Ledger>, model: &Model, now: Moment
 impl Slot {
     /// A limit that is open and has counted nothing.
     pub(crate) fn new(name: Arc<str>, count: Count) -> Slot {
-        Slot { name, hold: Hold::Open, count, total: 0, peak: 0, pauses: 0 }
+        Slot { name, hold: Hold::Open, count, total: 0, peak: 0, pauses: 0, is_set: false }
     }
 
     /// Brings the limit up to `now` and says whether `cost` fits.
@@ -261,7 +263,13 @@ impl Slot {
 
     /// The earliest instant at which `cost` fits under a rate, if nothing is booked until then but `extra`, now.
     pub(crate) fn ready_at(&self, cost: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
-        let Count::Rate { model, withheld, oversize, ledger, .. } = &self.count else { return now };
+        let Count::Rate { model, .. } = &self.count else { return now };
+        self.ready_under(model, cost, extra, now, setting)
+    }
+
+    /// The same as if the rate's window were `model`.
+    pub(crate) fn ready_under(&self, model: &Model, cost: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
+        let Count::Rate { withheld, oversize, ledger, .. } = &self.count else { return now };
         let amount = effective(cost, *oversize, model);
         if amount == 0 {
             return now;

@@ -84,6 +84,9 @@ pub struct LimitSnapshot {
     pub dimension: Option<String>,
     /// What it lets through: at once, or in a window.
     pub amount: u64,
+    /// The amount was [set](crate::Gate::set) while the gate was in use.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub is_set: bool,
     /// What of that is in use, or missing from a bucket.
     pub used: u64,
     /// What is left, after what the server says is gone.
@@ -225,6 +228,7 @@ impl LimitSnapshot {
             name: slot.name.to_string(),
             dimension,
             amount,
+            is_set: slot.is_set,
             used,
             remaining,
             peak: slot.peak,

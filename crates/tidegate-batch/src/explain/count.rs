@@ -9,18 +9,15 @@ impl Job {
     /// counts as none: the run reports it in its turn. A run that is stopped goes on counting until its requests are answered.
     pub(super) async fn count_pages(self: Rc<Self>) {
         for (index, input) in self.options.inputs.iter().enumerate() {
-            if self.board.borrow().is_counted(index) {
+            if self.control.is_counted(index) {
                 continue;
             }
             let pages = match self.reader.open(&input.path).await {
-                Ok(document) => self.options.selection.of(document.page_count()).len(),
-                Err(_) => 0,
+                Ok(document) => self.options.selection.of(document.page_count()),
+                Err(_) => Vec::new(),
             };
-            let mut board = self.board.borrow_mut();
-            // Its turn may have come meanwhile.
-            if !board.is_counted(index) {
-                board.counted(index, pages);
-            }
+            // Its turn may have come meanwhile: then this is known.
+            self.control.count_pages(index, &pages);
         }
     }
 }

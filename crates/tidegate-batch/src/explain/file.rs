@@ -1,111 +1,124 @@
 //! The pages of one file: read in order, asked about through a pool and the gate, recorded as their results are on the
 //! disk; then the file's outputs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Instant;
 
 use tidegate_limit::Scope;
 use tidegate_loop::spawn;
 use tidegate_pdf::Document;
 use tidegate_sync::{Permit, Queue, Semaphore};
 
-use super::board::FileState;
-use super::event::{Event, PageStatus};
 use super::job::Job;
-use super::page::{Manner, Prepared, Ready, Texts};
+use super::page::{PageContext, Prepared, Ready, Texts};
 use super::pictures::{Order, Pictures, Slots};
-use crate::call_error::CallError;
-use crate::output::report::{FailureGroup, FileReport, WarningGroup};
-use crate::output::{BLANK, Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
-use crate::outputs;
-use crate::parameter;
+use super::record::{About, Outcome, What};
+use crate::output::{Entry, SeenAs};
 use crate::provider::Asked;
-use crate::question::{Answer, Usage};
+use crate::run::policy::Verdict;
+use crate::run::{Again, ItemHandle, ItemId, ItemScope, Wish, race};
 use crate::store::{Kept, Promise, Record, StoreError};
 
-/// A page's result, on its way to being recorded.
-struct Outcome {
+/// One file of a run.
+pub(super) struct FileRun {
+    pub(super) job: Rc<Job>,
+    pub(super) index: usize,
+    pub(super) name: Rc<str>,
+    /// How many of its pages may be in flight at once, by its size or as stated.
+    pub(super) cap: u32,
+    /// What became of its pages, until it is written.
+    pub(super) entries: RefCell<BTreeMap<u32, Entry>>,
+    /// Its outputs are written, and have its entries.
+    pub(super) is_written: Cell<bool>,
+    /// Held while its outputs are written.
+    pub(super) writing: Arc<Semaphore>,
+}
+
+/// An item that is asked again. Dropped before its result is recorded, the item is as it was.
+pub(super) struct Retry {
+    run: Rc<FileRun>,
     page: u32,
-    about: About,
-    what: What,
+    wish: Option<Wish>,
 }
 
-/// What is known of a page before it is asked about.
-#[derive(Default)]
-struct About {
-    seen_as: Option<SeenAs>,
-    quality: Option<String>,
-    warnings: Vec<String>,
+impl Retry {
+    pub(super) fn new(run: &Rc<FileRun>, page: u32, wish: Wish) -> Retry {
+        Retry { run: Rc::clone(run), page, wish: Some(wish) }
+    }
+
+    pub(super) fn take(mut self) -> Option<Wish> {
+        self.wish.take()
+    }
 }
 
-enum What {
-    /// Answered, and on the disk.
-    Answered(Answer),
-    /// From an earlier run.
-    Kept(Promise<Result<Option<Kept>, StoreError>>),
-    Failed {
-        code: String,
-        reason: String,
-    },
-    Skipped {
-        reason: String,
-    },
-    /// There is nothing on the page.
-    Blank,
-    /// The page was not asked about, or its answer could not be kept.
-    Missing,
-}
-
-/// One file's run.
-struct Run {
-    job: Rc<Job>,
-    index: usize,
-    name: String,
-    results: Queue<Outcome>,
-    entries: RefCell<BTreeMap<u32, Entry>>,
-}
-
-/// Explains the pages of one file and writes its outputs. `share` goes back when the pages are done.
-pub(super) async fn explain(
-    job: Rc<Job>,
-    index: usize,
-    document: Document,
-    pages: Vec<u32>,
-    cap: u32,
-    share: Permit<Arc<Semaphore>>,
-) -> FileReport {
-    let name = job.options.inputs[index].name();
-    let results = Queue::unbounded();
-    let run = Rc::new(Run { job: Rc::clone(&job), index, name, results, entries: RefCell::default() });
-    let recorder = spawn({
-        let run = Rc::clone(&run);
-        async move {
-            while let Ok(result) = run.results.recv().await {
-                run.record(result).await;
-            }
+impl Drop for Retry {
+    fn drop(&mut self) {
+        if let Some(wish) = self.wish.take() {
+            self.run.job.control.give_back(self.run.item(self.page), wish);
         }
-    });
-    run.ask_all(&document, &pages, cap).await;
-    run.results.close();
-    // It has everything already, and only waits for the disk.
-    let _ = recorder.await;
-    drop(share);
-    run.write(document, &pages).await
+    }
 }
 
-impl Run {
+impl FileRun {
+    pub(super) fn new(job: &Rc<Job>, index: usize, cap: u32) -> Rc<FileRun> {
+        Rc::new(FileRun {
+            job: Rc::clone(job),
+            index,
+            name: job.options.inputs[index].name().into(),
+            cap,
+            entries: RefCell::default(),
+            is_written: Cell::new(false),
+            writing: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    pub(super) fn item(&self, page: u32) -> ItemId {
+        ItemId::Page { file: self.index as u32, page }
+    }
+
+    pub(super) fn entry(&self, page: u32) -> Option<Entry> {
+        self.entries.borrow().get(&page).cloned()
+    }
+
+    /// Explains the pages and writes the outputs. `share` goes back when the pages are done.
+    pub(super) async fn explain(self: Rc<Self>, document: Document, pages: Vec<u32>, share: Permit<Arc<Semaphore>>) {
+        self.ask_all(&document, &pages, BTreeMap::new()).await;
+        drop(share);
+        self.write(&document, &pages).await;
+    }
+
+    /// Asks about page after page, those in `wishes` again; returns when all that were asked about are recorded: all of them,
+    /// unless the run is stopped.
+    pub(super) async fn ask_all(self: &Rc<Self>, document: &Document, pages: &[u32], mut wishes: BTreeMap<u32, Retry>) {
+        let results = Rc::new(Queue::unbounded());
+        let recorder = spawn({
+            let (run, results) = (Rc::clone(self), Rc::clone(&results));
+            async move {
+                while let Ok(result) = results.recv().await {
+                    run.record(result).await;
+                }
+            }
+        });
+        self.submit_all(document, pages, &mut wishes, &results).await;
+        results.close();
+        // It has everything already, and only waits for the disk.
+        let _ = recorder.await;
+    }
+
     /// Submits page after page; returns when the last has its result, or the run is stopped.
-    async fn ask_all(self: &Rc<Self>, document: &Document, pages: &[u32], cap: u32) {
+    async fn submit_all(
+        self: &Rc<Self>,
+        document: &Document,
+        pages: &[u32],
+        wishes: &mut BTreeMap<u32, Retry>,
+        results: &Rc<Queue<Outcome>>,
+    ) {
         let job = &self.job;
-        let scope = job.gate.scope(self.name.as_str(), u64::from(cap));
-        let lane = job.lanes.open(&scope, cap, pages.len());
-        let manner = Manner {
+        let scope = job.gate.scope(&*self.name, u64::from(self.cap));
+        let lane = job.lanes.open(&scope, self.cap, pages.len());
+        let context = PageContext {
             prompt: &job.options.prompt,
             language: &job.options.language,
             file: &self.name,
@@ -114,61 +127,78 @@ impl Run {
             takes_pictures: job.provider.takes_pictures(),
             picture_px: job.options.picture_px,
         };
+        // Closed only when the run is being dropped.
+        let deliver = |page, about, what, retry| _ = results.try_push(Outcome { page, about, what, retry });
         let mut texts = Texts::new(document, job.options.context_pages);
         let mut order = Order::new(pages);
         while let Some((page, no_picture)) = order.next(lane.pictures()) {
-            if job.stop.is_asked() {
+            if job.control.is_stopping() {
                 break;
             }
-            let prepared = texts.prepare(page, &manner, no_picture).await;
+            let prepared = texts.prepare(page, &context, no_picture).await;
             if matches!(prepared, Prepared::Later) {
                 order.put_off(page);
                 continue;
             }
             lane.prepared();
+            let retry = wishes.remove(&page);
+            let again = retry.as_ref().and_then(|retry| retry.wish.as_ref()).map(|wish| wish.again);
+            let again = again.or_else(|| job.control.take_chosen(self.item(page)));
             let ready = match prepared {
                 Prepared::Ask(ready) => ready,
                 Prepared::Later => continue,
                 Prepared::Skip { reason, quality, warnings } => {
                     let about = About { seen_as: None, quality: Some(quality), warnings };
-                    self.deliver(page, about, What::Skipped { reason });
+                    deliver(page, about, What::Skipped { reason }, retry);
                     continue;
                 }
                 Prepared::Blank => {
-                    self.deliver(page, About::default(), What::Blank);
+                    deliver(page, About::default(), What::Blank, retry);
                     continue;
                 }
                 Prepared::Unreadable { reason } => {
-                    let what = What::Failed { code: "unreadable".into(), reason };
-                    self.deliver(page, About::default(), what);
+                    deliver(page, About::default(), What::Failed { code: "unreadable".into(), reason }, retry);
                     continue;
                 }
             };
-            if self.is_kept(&ready) {
+            if self.is_kept(&ready, again) {
                 let about = About { seen_as: Some(ready.seen_as), quality: ready.quality, warnings: ready.warnings };
-                self.deliver(page, about, What::Kept(job.store.get(ready.key)));
+                deliver(page, about, What::Kept(job.store.get(ready.key)), retry);
                 continue;
             }
             let room = self.room_for_picture(&ready).await;
             let pictures = lane.pictures().filter(|_| ready.seen_as == SeenAs::Picture);
             let pool = pictures.map_or(lane.pool(), Pictures::pool);
-            let asking = Rc::clone(self).ask(scope.clone(), ready, room, pictures.map(Pictures::slots));
-            let submitted = race(pool.submit(asking), job.stop.calls_dropped()).await;
+            let slots = pictures.map(Pictures::slots);
+            let asking = {
+                let (run, scope, results) = (Rc::clone(self), scope.clone(), Rc::clone(results));
+                async move {
+                    let (about, what) = run.ask(scope, ready, room, slots, retry.is_some()).await;
+                    let _ = results.try_push(Outcome { page, about, what, retry });
+                }
+            };
+            let submitted = race(pool.submit(asking), job.control.calls_dropped()).await;
             match submitted {
                 Some(Ok(task)) => task.detach(),
                 _ => break,
             }
         }
         for pool in std::iter::once(lane.pool()).chain(lane.pictures().map(Pictures::pool)) {
-            if race(pool.close(), job.stop.calls_dropped()).await.is_none() {
+            if race(pool.close(), job.control.calls_dropped()).await.is_none() {
                 pool.abort().await;
             }
         }
     }
 
-    fn is_kept(&self, ready: &Ready) -> bool {
+    fn is_kept(&self, ready: &Ready, again: Option<Again>) -> bool {
         let (options, store) = (&self.job.options, &self.job.store);
-        !options.fresh && if options.retry_failed { store.has_answer(&ready.key) } else { store.has(&ready.key) }
+        match again {
+            Some(Again::Ask) => false,
+            Some(Again::Reload) => store.has(&ready.key),
+            None if options.fresh => false,
+            None if options.retry_failed => store.has_answer(&ready.key),
+            None => store.has(&ready.key),
+        }
     }
 
     /// Pictures wait in memory for their turn: only so many bytes of them at once.
@@ -180,73 +210,56 @@ impl Run {
         room.acquire_many_owned(kib).await.ok()
     }
 
+    /// Asks about a page and stores what becomes of it. One that `is_retry` has an answer perhaps, which a failure leaves alone.
     async fn ask(
-        self: Rc<Self>,
+        &self,
         scope: Scope,
         ready: Box<Ready>,
         room: Option<Permit<Arc<Semaphore>>>,
         pictures: Option<Slots>,
-    ) {
+        is_retry: bool,
+    ) -> (About, What) {
         let job = &self.job;
         let page = ready.question.page;
-        let _asking = self.count_asking();
+        let item = ItemHandle { control: job.control.clone(), id: self.item(page), name: Rc::clone(&self.name) };
         let slot = match &pictures {
-            Some(slots) => slots.acquire().await,
+            Some(slots) => slots.acquire(&item).await,
             None => None,
         };
-        self.tell(page, PageStatus::Asking);
-        let asked = job.provider.ask(&scope, &ready.question).await;
+        let asked = job.provider.ask(&ItemScope::new(scope, item), &ready.question).await;
         drop((room, slot));
         let Ready { key, seen_as, quality, warnings, .. } = *ready;
         let about = About { seen_as: Some(seen_as), quality, warnings };
         let keep = |kept: Kept, attempts: u32| {
-            let record = Record { kept, source: self.name.clone(), number: u64::from(page), attempts };
+            let record = Record { kept, source: self.name.to_string(), number: u64::from(page), attempts };
             job.store.put(key, record)
         };
-        let what = match asked {
+        let verdict = job.policy.judge(&asked);
+        let error = match asked {
             Ok(Asked { answer, attempts, .. }) => {
-                job.answered();
-                match self.keep_answer(|| keep(Kept::Answered(answer.clone()), attempts)).await {
+                let what = match self.keep_answer(|| keep(Kept::Answered(answer.clone()), attempts)).await {
                     true => What::Answered(answer),
                     false => What::Missing,
-                }
+                };
+                return (about, what);
             }
-            Err(CallError::Closed) => What::Missing,
-            Err(CallError::Shut { reason }) => {
-                job.stop_because(&reason);
-                What::Missing
-            }
-            Err(error @ CallError::Journal { .. }) => {
-                job.stop_because(&error.to_string());
-                What::Missing
-            }
-            // The same key, the same model: all pages would fare alike.
-            Err(error @ CallError::Refused { status: 403 | 404, .. }) => {
-                let advice = "check --model, --base-url and the rights of the key";
-                job.stop_because(&format!("{error}; {advice}"));
-                What::Missing
-            }
-            // All pages are sent with the same parameters.
-            Err(CallError::Refused { status: 400 | 422, message, body })
-                if let Some(name) = parameter::refused(&body) =>
-            {
-                job.stop_because(&format!("the model does not take the parameter {name}: {message}"));
-                What::Missing
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                if matches!(error, CallError::Unavailable { .. } | CallError::Garbled { .. }) {
-                    job.unanswered(&reason);
-                }
-                if error.is_lasting() {
-                    job.answered();
-                    // Should this not be kept, the page is asked about again some day.
-                    drop(keep(Kept::Failed { code: error.code().into(), reason: reason.clone() }, 1));
-                }
-                What::Failed { code: error.code().into(), reason }
-            }
+            Err(error) => error,
         };
-        self.deliver(page, about, what);
+        match verdict {
+            Verdict::Drop => return (about, What::Missing),
+            Verdict::Stop(reason) | Verdict::Hold(reason) => {
+                job.control.give_up(reason);
+                return (about, What::Missing);
+            }
+            Verdict::RecordAndStop(reason) => job.control.give_up(reason),
+            Verdict::Record => {}
+        }
+        let reason = error.to_string();
+        if error.is_lasting() && !is_retry {
+            // Should this not be kept, the page is asked about again some day.
+            drop(keep(Kept::Failed { code: error.code().into(), reason: reason.clone() }, 1));
+        }
+        (about, What::Failed { code: error.code().into(), reason })
     }
 
     /// Writes an answer that was paid for. If that fails, the run stops: nothing more is to be paid for that cannot be kept. The
@@ -255,7 +268,7 @@ impl Run {
     async fn keep_answer(&self, put: impl Fn() -> Promise<Result<(), StoreError>>) -> bool {
         let job = &self.job;
         let Err(error) = put().await else { return true };
-        job.stop_because(&error.to_string());
+        job.control.give_up(error.to_string());
         let _turn = job.rewrites.acquire_owned().await;
         let kept = put().await.is_ok();
         if !kept {
@@ -263,195 +276,4 @@ impl Run {
         }
         kept
     }
-
-    fn count_asking(self: &Rc<Self>) -> impl Drop + use<> {
-        struct Asking(Rc<Run>);
-        impl Drop for Asking {
-            fn drop(&mut self) {
-                self.0.job.board.borrow_mut().asked(self.0.index);
-            }
-        }
-        self.job.board.borrow_mut().asking(self.index);
-        Asking(Rc::clone(self))
-    }
-
-    fn deliver(&self, page: u32, about: About, what: What) {
-        // Closed only when the run is being dropped.
-        let _ = self.results.try_push(Outcome { page, about, what });
-    }
-
-    fn tell(&self, page: u32, status: PageStatus<'_>) {
-        self.job.tell(&Event::Page { file: self.index, name: &self.name, page, status });
-    }
-
-    async fn record(&self, result: Outcome) {
-        let Outcome { page, about, what } = result;
-        let mut kept = false;
-        let mut entry = Entry {
-            page,
-            seen_as: about.seen_as,
-            text_quality: about.quality,
-            warnings: about.warnings,
-            ..Entry::default()
-        };
-        match what {
-            What::Answered(answer) => fill(&mut entry, answer),
-            What::Kept(promise) => {
-                kept = true;
-                match promise.await {
-                    Ok(Some(Kept::Answered(answer))) => fill(&mut entry, answer),
-                    Ok(Some(Kept::Failed { code, reason })) => {
-                        let reason = format!("{reason} (from an earlier run; --retry-failed asks again)");
-                        fail(&mut entry, code, reason);
-                    }
-                    Ok(None) => entry.status = Status::Missing,
-                    Err(error) => {
-                        self.job.stop_because(&error.to_string());
-                        entry.status = Status::Missing;
-                    }
-                }
-            }
-            What::Failed { code, reason } => fail(&mut entry, code, reason),
-            What::Skipped { reason } => {
-                entry.status = Status::Skipped;
-                entry.error = Some(FailureNote { code: "no_text".into(), reason });
-            }
-            What::Blank => {
-                entry.status = Status::Skipped;
-                entry.error = Some(FailureNote { code: BLANK.into(), reason: "the page is blank".into() });
-            }
-            What::Missing => entry.status = Status::Missing,
-        }
-        let usage = entry.usage.unwrap_or_default();
-        self.job.board.borrow_mut().page(self.index, entry.status, kept, usage, Instant::now());
-        let note = entry.error.clone().unwrap_or_default();
-        match entry.status {
-            Status::Done => self.tell(page, PageStatus::Done { kept, usage }),
-            Status::Failed => self.tell(page, PageStatus::Failed { code: &note.code, reason: &note.reason }),
-            Status::Skipped => self.tell(page, PageStatus::Skipped { reason: &note.reason }),
-            Status::Missing => {}
-        }
-        self.entries.borrow_mut().insert(page, entry);
-    }
-
-    /// The file's outputs, whatever became of its pages.
-    async fn write(&self, document: Document, pages: &[u32]) -> FileReport {
-        let job = &self.job;
-        job.board.borrow_mut().state(self.index, FileState::Writing);
-        let mut entries = self.entries.take();
-        let missing = |page: u32| Entry { page, status: Status::Missing, ..Entry::default() };
-        let entries = pages.iter().map(|&page| entries.remove(&page).unwrap_or_else(|| missing(page))).collect();
-        let input = &job.options.inputs[self.index];
-        let explanations = Explanations {
-            schema: SCHEMA.into(),
-            file: self.name.clone(),
-            source: outputs::relative(&job.options.out, &input.path),
-            title: document.title().map(Into::into),
-            pages: document.page_count(),
-            provider: job.provider_name.clone(),
-            model: job.provider.model().into(),
-            language: job.options.language.clone(),
-            prompt: job.options.prompt_text.clone(),
-            warnings: document.warnings().iter().map(ToString::to_string).collect(),
-            explanations: entries,
-        };
-        self.group_failures(&explanations);
-        self.group_warnings(&explanations);
-        let writing = job.writers.acquire_owned().await;
-        // Who stops a run does not want to wait for pictures of a file that is not done.
-        let html_px = job.options.html_px.filter(|_| explanations.count(Status::Missing) == 0);
-        let written = outputs::write(&explanations, &job.options.out, &input.stem, Some(&document), html_px).await;
-        drop(writing);
-        let counts = job.board.borrow().file(self.index).clone();
-        let mut report = FileReport {
-            pages: pages.len() as u64,
-            done: counts.done,
-            kept: counts.kept,
-            failed: counts.failed,
-            skipped: counts.skipped,
-            blank: explanations.explanations.iter().filter(|entry| entry.is_blank()).count() as u64,
-            missing: explanations.count(Status::Missing) as u64,
-            ..FileReport::default()
-        };
-        let mut board = job.board.borrow_mut();
-        match written {
-            Ok(paths) => {
-                board.state(self.index, FileState::Done);
-                drop(board);
-                report.outputs = paths.iter().map(|path: &PathBuf| path.display().to_string()).collect();
-                let (pages, done) = (report.pages, report.done);
-                self.job.tell(&Event::FileDone { file: self.index, name: &self.name, pages, done, outputs: &paths });
-            }
-            Err(error) => {
-                board.state(self.index, FileState::Failed);
-                drop(board);
-                let reason = format!("{error}; its results are kept: run the same command again");
-                self.job.tell(&Event::FileFailed { file: self.index, name: &self.name, reason: &reason });
-                let (file, code) = (self.name.clone(), "unwritable".to_owned());
-                job.failures.borrow_mut().push(FailureGroup { file, pages: Vec::new(), code, reason: reason.clone() });
-                report.error = Some(reason);
-            }
-        }
-        report
-    }
-
-    /// Reports a warning once per file, with all of its pages.
-    fn group_warnings(&self, explanations: &Explanations) {
-        let mut groups: Vec<WarningGroup> = Vec::new();
-        for entry in &explanations.explanations {
-            for warning in &entry.warnings {
-                match groups.iter_mut().find(|group| group.warning == *warning) {
-                    Some(group) => group.pages.push(entry.page),
-                    None => groups.push(WarningGroup {
-                        file: self.name.clone(),
-                        pages: vec![entry.page],
-                        warning: warning.clone(),
-                    }),
-                }
-            }
-        }
-        self.job.warnings.borrow_mut().extend(groups);
-    }
-
-    /// Failures for one reason are told once.
-    fn group_failures(&self, explanations: &Explanations) {
-        let mut groups: Vec<FailureGroup> = Vec::new();
-        for entry in explanations.explanations.iter().filter(|entry| entry.status == Status::Failed) {
-            let note = entry.error.clone().unwrap_or_default();
-            match groups.iter_mut().find(|group| group.reason == note.reason) {
-                Some(group) => group.pages.push(entry.page),
-                None => groups.push(FailureGroup {
-                    file: self.name.clone(),
-                    pages: vec![entry.page],
-                    code: note.code,
-                    reason: note.reason,
-                }),
-            }
-        }
-        self.job.failures.borrow_mut().extend(groups);
-    }
-}
-
-fn fill(entry: &mut Entry, answer: Answer) {
-    entry.status = Status::Done;
-    entry.explanation = Some(answer.text);
-    entry.finish = Some(answer.finish);
-    entry.usage = Some(answer.usage).filter(|usage| *usage != Usage::default());
-}
-
-fn fail(entry: &mut Entry, code: String, reason: String) {
-    entry.status = Status::Failed;
-    entry.error = Some(FailureNote { code, reason });
-}
-
-/// The future's output, or nothing if `end` is first.
-async fn race<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
-    let (mut future, mut end) = (pin!(future), pin!(end));
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(value) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(value));
-        }
-        end.as_mut().poll(cx).map(|()| None)
-    })
-    .await
 }

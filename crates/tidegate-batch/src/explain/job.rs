@@ -1,5 +1,4 @@
-//! A run: files in, each under way when there is a share for it, results kept as they come, outputs and a report behind
-//! them.
+//! A run: files in, each open when there is a share for it, results kept as they come, outputs and a report behind them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -7,112 +6,31 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tidegate_limit::Admission;
 use tidegate_loop::{spawn, to_thread};
 use tidegate_pdf::{Confinement, Reader};
-use tidegate_sync::Semaphore;
+use tidegate_sync::{Event as Signal, Semaphore};
 
-use super::board::{Board, FileState, Watch};
-use super::event::Event;
-use super::file;
+use super::file::FileRun;
 use super::inputs::Input;
 use super::lanes::Lanes;
+use super::options::Options;
 use super::pictures::PictureLimit;
-use super::prompt::{DEFAULT_PROMPT, Prompt};
-use super::selection::Selection;
 use super::sizes::{SHARES, Size};
-use super::stop::Stop;
 use crate::concurrency::{Attending, AutoConcurrency, Wanted};
 use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report, WarningGroup};
-use crate::output::{atomic, mark};
-use crate::outputs;
+use crate::output::{Entry, atomic, mark};
 use crate::provider::Provider;
+use crate::run::policy::Policy;
+use crate::run::{Change, Control, Event, FileState, ItemId, Unit};
 use crate::store::Store;
 
 /// Files whose outputs are made at once: drawing pages keeps a processor busy.
 const WRITERS: usize = 2;
 
-/// Pages in a row that nobody answered, until it is taken that nobody will.
-const UNANSWERED_MAX: u32 = 8;
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The files.
-    pub inputs: Vec<Input>,
-    /// Where outputs go; it has to be there.
-    pub out: PathBuf,
-    /// What is asked about each page.
-    pub prompt: Prompt,
-    /// The same as it was written, for the outputs.
-    pub prompt_text: String,
-    /// The language of the answer; that of the page if it is empty.
-    pub language: String,
-    /// Which pages.
-    pub selection: Selection,
-    /// How many neighbours on each side a page is sent with.
-    pub context_pages: u32,
-    /// How many pages of a file are under way at once; by its [`Size`] if there is none.
-    pub page_concurrency: Option<u32>,
-    /// How many pages of a file are in flight at once that are sent as pictures; if there is none, as many as of all pages.
-    pub picture_concurrency: Option<u32>,
-    /// How many files are under way at once; by their [`Size`] if there is none.
-    pub file_concurrency: Option<u32>,
-    /// Raises both, and the gate's limit `global`, as far as the stated limits and the answer times need it; what was stated
-    /// above stays.
-    pub auto_concurrency: Option<AutoConcurrency>,
-    /// Pages that the provider would not explain are asked about again.
-    pub retry_failed: bool,
-    /// What was kept is not looked at; new results take its place.
-    pub fresh: bool,
-    /// The longest side of pictures for the provider, in pixels.
-    pub picture_px: u32,
-    /// The longest side of pictures in the HTML page; none if there is none.
-    pub html_px: Option<u32>,
-    /// How many bytes of pictures for the provider are in memory at once, about.
-    pub picture_bytes_max: u64,
-}
-
-impl Options {
-    /// The usual way for these files and that folder.
-    #[must_use]
-    pub fn new(inputs: Vec<Input>, out: impl Into<PathBuf>) -> Options {
-        Options {
-            inputs,
-            out: out.into(),
-            prompt: Prompt::default(),
-            prompt_text: DEFAULT_PROMPT.into(),
-            language: String::new(),
-            selection: Selection::all(),
-            context_pages: 1,
-            page_concurrency: None,
-            picture_concurrency: None,
-            file_concurrency: None,
-            auto_concurrency: None,
-            retry_failed: false,
-            fresh: false,
-            picture_px: 1_400,
-            html_px: Some(1_000),
-            picture_bytes_max: 256 << 20,
-        }
-    }
-}
-
-impl Options {
-    /// Refuses outputs that would replace a file which tidegate did not write.
-    fn check_outputs(&self) -> Result<(), ExplainError> {
-        let outputs = self.inputs.iter().flat_map(|input| outputs::paths(&self.out, &input.stem));
-        for path in outputs.chain([self.out.join(REPORT)]) {
-            mark::may_replace(&path).map_err(|source| ExplainError::Foreign { path, source })?;
-        }
-        Ok(())
-    }
-}
-
 /// The report's name in the folder of the outputs.
-const REPORT: &str = "report.json";
+pub(super) const REPORT: &str = "report.json";
 
 /// Why a run could not begin, or its last words could not be written.
 #[derive(Debug)]
@@ -180,10 +98,8 @@ impl std::error::Error for ExplainError {}
 /// }
 /// ```
 pub struct Explain {
-    pub(super) job: Rc<Job>,
+    job: Rc<Job>,
 }
-
-type OnEvent = Box<dyn Fn(&Event<'_>)>;
 
 /// What everything in a run shares.
 pub(super) struct Job {
@@ -191,10 +107,10 @@ pub(super) struct Job {
     pub(super) provider: Rc<dyn Provider>,
     pub(super) provider_name: String,
     pub(super) gate: Admission,
-    pub(super) store: Store,
+    pub(super) store: Rc<Store>,
     pub(super) reader: Reader,
-    pub(super) board: Rc<RefCell<Board>>,
-    pub(super) stop: Stop,
+    pub(super) control: Control,
+    pub(super) policy: Policy,
     /// KiB of pictures for the provider.
     pub(super) pictures: Arc<Semaphore>,
     pub(super) writers: Arc<Semaphore>,
@@ -204,45 +120,60 @@ pub(super) struct Job {
     pub(super) unkept: Cell<u64>,
     /// The files whose pages are asked about.
     pub(super) lanes: Lanes,
-    on_event: OnEvent,
-    /// Pages in a row that nobody answered.
-    unanswered: Cell<u32>,
-    pub(super) failures: RefCell<Vec<FailureGroup>>,
-    pub(super) warnings: RefCell<Vec<WarningGroup>>,
+    /// Each file that has been opened.
+    pub(super) files: RefCell<Vec<Option<Rc<FileRun>>>>,
+    /// What is to be reported of each file.
+    pub(super) notes: RefCell<Vec<Notes>>,
+    /// Pages are asked again now, and what is notified when they are done.
+    pub(super) asks_again: Cell<bool>,
+    pub(super) asked_again: Signal,
     /// Of the last file that was opened. The kernel is the same for all.
     confinement: RefCell<Option<Confinement>>,
 }
 
+/// What is to be reported of a file.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// `None`: its turn has not come.
+    pub(super) report: Option<FileReport>,
+    pub(super) failures: Vec<FailureGroup>,
+    pub(super) warnings: Vec<WarningGroup>,
+}
+
 impl Explain {
-    /// A run of `provider`, called `name`, within `gate`, which is closed when the run is stopped.
+    /// A run of `provider`, called `name`, within `gate`, that keeps its answers in `store`. Other runs may use the same gate: whoever made it closes it when all
+    /// of them have ended.
     pub fn new(
         options: Options,
         provider: Rc<dyn Provider>,
         name: &str,
         gate: impl Into<Admission>,
-        store: Store,
+        store: impl Into<Rc<Store>>,
     ) -> Explain {
         let gate = gate.into();
-        let board = Board::new(options.inputs.iter().map(Input::name), Instant::now());
+        let control = Control::new(Unit::Pages, options.inputs.iter().map(Input::name));
+        let costing = Rc::clone(&provider);
+        control.connect(&gate, move || costing.typical_cost());
         let pictures_kib = usize::try_from(options.picture_bytes_max / 1024).unwrap_or(usize::MAX >> 4).max(1);
         let pictures_in_flight = PictureLimit::new(options.picture_concurrency, &gate);
+        let files = options.inputs.len();
         let job = Job {
             provider,
             provider_name: name.into(),
-            store,
+            store: store.into(),
             reader: Reader::new(),
-            board: Rc::new(RefCell::new(board)),
-            stop: Stop::new(&gate),
+            control,
+            policy: Policy::new(Unit::Pages),
             gate,
             pictures: Arc::new(Semaphore::new(pictures_kib)),
             writers: Arc::new(Semaphore::new(WRITERS)),
             rewrites: Arc::new(Semaphore::new(1)),
             unkept: Cell::new(0),
             lanes: Lanes::new(pictures_in_flight),
-            on_event: Box::new(|_| ()),
-            unanswered: Cell::new(0),
-            failures: RefCell::default(),
-            warnings: RefCell::default(),
+            files: RefCell::new(vec![None; files]),
+            notes: RefCell::new((0..files).map(|_| Notes::default()).collect()),
+            asks_again: Cell::new(false),
+            asked_again: Signal::new(),
             confinement: RefCell::default(),
             options,
         };
@@ -254,62 +185,99 @@ impl Explain {
     /// # Panics
     /// If it has been shared already.
     #[must_use]
-    pub fn with_reader(self, reader: Reader) -> Explain {
-        self.with(|job| job.reader = reader)
-    }
-
-    /// The same, telling `on_event` of everything as it happens, on the loop's thread. It must not call back into the run.
-    ///
-    /// # Panics
-    /// If it has been shared already.
-    #[must_use]
-    pub fn on_event(self, on_event: impl Fn(&Event<'_>) + 'static) -> Explain {
-        self.with(|job| job.on_event = Box::new(on_event))
-    }
-
-    fn with(mut self, change: impl FnOnce(&mut Job)) -> Explain {
-        change(Rc::get_mut(&mut self.job).expect("set up before it is shared"));
+    pub fn with_reader(mut self, reader: Reader) -> Explain {
+        Rc::get_mut(&mut self.job).expect("set up before it is shared").reader = reader;
         self
     }
 
-    /// How to end it early.
+    /// The same, calling `on_event` at everything that happens, as it happens, on the loop's thread.
     #[must_use]
-    pub fn stop(&self) -> Stop {
-        self.job.stop.clone()
+    pub fn on_event(self, on_event: impl Fn(&Event) + 'static) -> Explain {
+        self.job.control.on_event(on_event);
+        self
     }
 
-    /// How to see how far it has come.
+    /// The handle to steer the run and to read how far it is.
     #[must_use]
-    pub fn watch(&self) -> Watch {
-        Watch::new(&self.job.board, &self.job.gate, &self.job.provider, &self.job.stop, &self.job.lanes.pictures)
+    pub fn control(&self) -> Control {
+        self.job.control.clone()
     }
 
-    /// Runs to the end, or to where it is [stopped](Self::stop). One bad file, or page, fails alone.
+    /// The answers so far, of files whose outputs are not written yet.
+    #[must_use]
+    pub fn results(&self) -> Results {
+        Results { job: Rc::clone(&self.job) }
+    }
+
+    /// Runs to the end, or to where it is [stopped](Control::finish). One bad file, or page, fails alone.
     ///
     /// # Errors
     /// [`ExplainError`].
     ///
     /// # Cancel safety
-    /// Dropped, calls under way are lost and outputs are not written; what was kept is kept. Use [`stop`](Self::stop).
+    /// Dropped, calls in flight are lost and outputs are not written; what was kept is kept. Use [`control`](Self::control).
     pub async fn run(self) -> Result<Report, ExplainError> {
         let job = self.job;
+        let outcome = job.run().await;
+        job.control.end();
+        outcome
+    }
+}
+
+/// The answers of a run that goes on. Clones are the same.
+#[derive(Clone)]
+pub struct Results {
+    job: Rc<Job>,
+}
+
+impl Results {
+    /// Returns what became of a page. `None` if it is not settled yet, or the outputs of its file are written: they have it.
+    #[must_use]
+    pub fn page(&self, file: u32, page: u32) -> Option<Entry> {
+        let run = self.job.files.borrow().get(file as usize)?.clone()?;
+        run.entry(page)
+    }
+}
+
+impl fmt::Debug for Results {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Results").finish_non_exhaustive()
+    }
+}
+
+/// Lets go of the files at the end of a run, however it ends: each of them has its job.
+struct Files<'a>(&'a Job);
+
+impl Drop for Files<'_> {
+    fn drop(&mut self) {
+        self.0.files.borrow_mut().clear();
+    }
+}
+
+impl Job {
+    async fn run(self: &Rc<Self>) -> Result<Report, ExplainError> {
+        let job = self;
         job.options.check_outputs()?;
-        let (began, began_at) = (Instant::now(), jiff::Timestamp::now());
-        job.board.borrow_mut().restart(began);
-        let mut reports = job.all_files().await;
+        let _files = Files(job);
+        let (began, began_at) = (crate::run::now(), jiff::Timestamp::now());
+        let costing = Rc::clone(&job.provider);
+        job.control.begin(&job.gate, move || costing.typical_cost());
+        job.all_files().await;
         let mut report = Report {
             schema: REPORT_SCHEMA.into(),
             began: began_at.to_string(),
             provider: job.provider_name.clone(),
             model: job.provider.model().into(),
-            stopped: job.stop.reason(),
-            failures: job.failures.take(),
-            warnings: job.warnings.take(),
+            stopped: job.control.reason(),
             confinement: job.confinement.take(),
             ..Report::default()
         };
         report.totals.files = job.options.inputs.len() as u64;
-        for (file, input) in reports.iter_mut().zip(&job.options.inputs) {
+        for (index, (notes, input)) in job.notes.take().into_iter().zip(&job.options.inputs).enumerate() {
+            let mut file = notes.report.unwrap_or_else(|| {
+                let pages = job.control.file(index).pages;
+                FileReport { pages, missing: pages, ..FileReport::default() }
+            });
             file.path = input.path.display().to_string();
             report.totals.pages += file.pages;
             report.totals.done += file.done;
@@ -319,20 +287,20 @@ impl Explain {
             report.totals.blank += file.blank;
             report.totals.missing += file.missing;
             report.totals.files_failed += u64::from(file.pages == 0 && file.error.is_some());
+            report.files.push(file);
+            report.failures.extend(notes.failures);
+            report.warnings.extend(notes.warnings);
         }
         report.totals.unkept = job.unkept.get();
-        report.totals.files_uncounted = job.board.borrow().uncounted();
-        report.files = reports;
+        report.totals.files_uncounted = job.control.uncounted();
         let traffic = job.provider.traffic();
         report.totals.requests = traffic.sent;
         report.totals.throttled = traffic.throttled;
         // Answers that came to nothing were paid for, too.
         let paid = Some(traffic.usage).filter(|usage| usage.total() > 0);
-        report.totals.tokens = paid.unwrap_or_else(|| job.board.borrow().tokens());
+        report.totals.tokens = paid.unwrap_or_else(|| job.control.tokens());
         report.set_limits(&job.gate.stats(), job.lanes.cap_max(), job.lanes.pictures.report());
-        report.seconds = began.elapsed().as_secs_f64();
-        // What the gate counts of a day is written down as it really was.
-        job.gate.close();
+        report.seconds = crate::run::now().saturating_duration_since(began).as_secs_f64();
         let path = job.options.out.join(REPORT);
         let json = serde_json::to_string_pretty(&report).expect("texts and numbers") + "\n";
         let written = to_thread({
@@ -348,11 +316,9 @@ impl Explain {
             Err(source) => Err(ExplainError::Report { path, source, report: Box::new(report) }),
         }
     }
-}
 
-impl Job {
-    /// Opens the files one after the other, so that nobody's share waits for another's; their pages go on meanwhile.
-    async fn all_files(self: &Rc<Self>) -> Vec<FileReport> {
+    /// Opens the files one after the other, so that a file's share does not wait for another's; their pages go on meanwhile.
+    async fn all_files(self: &Rc<Self>) {
         let options = &self.options;
         let total = options.file_concurrency.map_or(SHARES, |files| files.max(1) as usize);
         let shares = Arc::new(Semaphore::new(total));
@@ -363,15 +329,22 @@ impl Job {
             Attending::start(auto.attend(self.gate.clone(), move || provider.typical_cost(), apply))
         });
         let counting = Attending::start(Rc::clone(self).count_pages());
+        let weak = Rc::downgrade(self);
+        self.control.set_retryable(move |item| {
+            let (job, ItemId::Page { file, .. }) = (weak.upgrade()?, item) else { return None };
+            let run = job.files.borrow().get(file as usize)?.clone()?;
+            Some(Rc::clone(&run.name))
+        });
+        let again = Attending::start(Rc::clone(self).serve_again());
         let mut running = Vec::new();
         for (index, input) in options.inputs.iter().enumerate() {
-            if self.stop.is_asked() {
+            if self.control.is_stopping() {
                 break;
             }
             let document = match self.reader.open(&input.path).await {
                 Ok(document) => document,
                 Err(error) => {
-                    running.push(Err(self.file_failed(index, error.to_string())));
+                    self.file_failed(index, error.to_string());
                     continue;
                 }
             };
@@ -379,36 +352,37 @@ impl Job {
             let pages = options.selection.of(document.page_count());
             if pages.is_empty() {
                 let has = document.page_count();
-                let reason = format!("none of the pages asked for is in the file, which has {has}; see --pages");
-                running.push(Err(self.file_failed(index, reason)));
+                self.file_failed(
+                    index,
+                    format!("none of the pages asked for is in the file, which has {has}; see --pages"),
+                );
                 continue;
             }
             let size = Size::of(pages.len() as u32);
             let share = options.file_concurrency.map_or(size.share(), |_| 1);
             let Ok(share) = shares.acquire_many_owned(share).await else { break };
             let cap = options.page_concurrency.unwrap_or_else(|| size.page_concurrency()).max(1);
-            self.board.borrow_mut().opened(index, pages.len());
-            let (name, count) = (input.name(), pages.len() as u32);
-            self.tell(&Event::FileOpened { file: index, name: &name, pages: count, page_concurrency: cap });
-            running.push(Ok(spawn(file::explain(Rc::clone(self), index, document, pages, cap, share))));
-        }
-        let mut reports = Vec::new();
-        for file in running {
-            reports.push(match file {
-                Ok(task) => task.await.unwrap_or_else(|error| {
-                    let index = reports.len();
-                    self.file_failed(index, format!("something in here went wrong: {error}; please report it"))
-                }),
-                Err(report) => report,
+            self.control.count_pages(index, &pages);
+            self.control.file_state(index, FileState::Running);
+            let run = FileRun::new(self, index, cap);
+            self.files.borrow_mut()[index] = Some(Rc::clone(&run));
+            let count = pages.len() as u32;
+            self.control.emit(Change::FileOpened {
+                file: index as u32,
+                name: Rc::clone(&run.name),
+                pages: count,
+                page_concurrency: cap,
             });
+            running.push((index, spawn(run.explain(document, pages, share))));
         }
+        for (index, task) in running {
+            if let Err(error) = task.await {
+                self.file_failed(index, format!("something in here went wrong: {error}; please report it"));
+            }
+        }
+        self.again_is_done().await;
+        again.end().await;
         drop((attending, counting));
-        let board = self.board.borrow();
-        for index in reports.len()..options.inputs.len() {
-            let pages = board.file(index).pages;
-            reports.push(FileReport { pages, missing: pages, ..FileReport::default() });
-        }
-        reports
     }
 
     /// Has as many pages in flight, and as many files open, as fill the quota.
@@ -424,41 +398,18 @@ impl Job {
         }
     }
 
-    fn file_failed(&self, index: usize, reason: String) -> FileReport {
+    fn file_failed(&self, index: usize, reason: String) {
         let name = self.options.inputs[index].name();
-        let mut board = self.board.borrow_mut();
-        board.state(index, FileState::Failed);
-        board.counted(index, 0);
-        drop(board);
-        self.tell(&Event::FileFailed { file: index, name: &name, reason: &reason });
+        self.control.file_state(index, FileState::Failed);
+        self.control.count_pages(index, &[]);
+        self.control.emit(Change::FileFailed {
+            file: index as u32,
+            name: name.as_str().into(),
+            reason: reason.as_str().into(),
+        });
         let group = FailureGroup { file: name, pages: Vec::new(), code: "unreadable".into(), reason: reason.clone() };
-        self.failures.borrow_mut().push(group);
-        FileReport { error: Some(reason), ..FileReport::default() }
-    }
-
-    pub(super) fn tell(&self, event: &Event<'_>) {
-        (self.on_event)(event);
-    }
-
-    /// Ends the run: nobody who comes next would fare better.
-    pub(super) fn stop_because(&self, reason: &str) {
-        if self.stop.finish(reason) {
-            self.tell(&Event::Stopping { reason });
-        }
-    }
-
-    /// Somebody answered.
-    pub(super) fn answered(&self) {
-        self.unanswered.set(0);
-    }
-
-    /// Nobody answered, for so many pages in a row that nobody will.
-    pub(super) fn unanswered(&self, reason: &str) {
-        self.unanswered.set(self.unanswered.get() + 1);
-        if self.unanswered.get() >= UNANSWERED_MAX {
-            let count = self.unanswered.get();
-            self.stop_because(&format!("{count} pages in a row had no answer; the last time: {reason}"));
-        }
+        let report = Some(FileReport { error: Some(reason), ..FileReport::default() });
+        self.notes.borrow_mut()[index] = Notes { report, failures: vec![group], warnings: Vec::new() };
     }
 }
 

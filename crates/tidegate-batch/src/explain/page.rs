@@ -61,7 +61,7 @@ pub(super) struct Ready {
 }
 
 /// What all questions about a file have in common.
-pub(super) struct Manner<'a> {
+pub(super) struct PageContext<'a> {
     pub(super) prompt: &'a Prompt,
     pub(super) language: &'a str,
     pub(super) file: &'a str,
@@ -116,19 +116,19 @@ impl<'a> Texts<'a> {
     }
 
     /// The question about `page`. A picture is put off if `no_picture`.
-    pub(super) async fn prepare(&mut self, page: u32, manner: &Manner<'_>, no_picture: bool) -> Prepared {
+    pub(super) async fn prepare(&mut self, page: u32, context: &PageContext<'_>, no_picture: bool) -> Prepared {
         self.fetch(page).await;
         let ReadPage { mut text, quality, may_be_blank, mut warnings } = match &self.read[&page] {
             Ok(read) => read.clone(),
             Err(reason) => return Prepared::Unreadable { reason: reason.clone() },
         };
         let good = quality.is_good();
-        if no_picture && !good && manner.takes_pictures {
+        if no_picture && !good && context.takes_pictures {
             return Prepared::Later;
         }
         let mut picture = None;
-        if !good && (manner.takes_pictures || may_be_blank) {
-            let want = Want::picture(manner.picture_px);
+        if !good && (context.takes_pictures || may_be_blank) {
+            let want = Want::picture(context.picture_px);
             let want = if may_be_blank { want.and_text() } else { want };
             match self.document.page(page, want).await {
                 Ok(page) if page.is_blank() => return Prepared::Blank,
@@ -138,26 +138,26 @@ impl<'a> Texts<'a> {
                             warnings.push(warning);
                         }
                     }
-                    picture = page.picture.filter(|_| manner.takes_pictures);
+                    picture = page.picture.filter(|_| context.takes_pictures);
                 }
                 Err(error) => return Prepared::Unreadable { reason: error.to_string() },
             }
         }
         if !is_readable(&quality) {
             if picture.is_none() {
-                let provider = manner.provider;
+                let provider = context.provider;
                 let reason = format!("the page's text is {quality}, and provider {provider} does not look at pictures");
                 return Prepared::Skip { reason, quality: quality.to_string(), warnings };
             }
             text.clear();
         }
         let pages = self.document.page_count();
-        let title = self.document.title().unwrap_or(manner.file);
-        let variables = Variables { file: manner.file, title, page, pages, language: manner.language };
+        let title = self.document.title().unwrap_or(context.file);
+        let variables = Variables { file: context.file, title, page, pages, language: context.language };
         let question = Question {
-            prompt: manner.prompt.fill(&variables),
-            language: manner.language.into(),
-            file: manner.file.into(),
+            prompt: context.prompt.fill(&variables),
+            language: context.language.into(),
+            file: context.file.into(),
             page,
             pages,
             text,
@@ -169,7 +169,7 @@ impl<'a> Texts<'a> {
             }),
         };
         let seen_as = if question.picture.is_some() { SeenAs::Picture } else { SeenAs::Text };
-        let key = key_of(&question, manner.identity);
+        let key = key_of(&question, context.identity);
         let quality = (!good).then(|| quality.to_string());
         Prepared::Ask(Box::new(Ready { question, key, seen_as, quality, warnings }))
     }

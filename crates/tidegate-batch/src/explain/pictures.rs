@@ -13,6 +13,10 @@ use tidegate_pool::Pool;
 use tidegate_sync::{Permit, Semaphore};
 
 use crate::output::report::LimitReport;
+use crate::run::ItemHandle;
+
+/// The limit's name, in the report and for pages that it blocks.
+pub(super) const PICTURES_OF_A_FILE: &str = "pictures of a file";
 
 /// The limit on pictures in flight per file, and how long it held pages back; one for a run.
 pub(super) struct PictureLimit {
@@ -45,17 +49,12 @@ impl PictureLimit {
         Some(Pictures { pool: Pool::new(most * 2), in_flight, limit: Rc::clone(self) })
     }
 
-    /// Returns how many pages wait for it.
-    pub(super) fn waiting(&self) -> u64 {
-        self.tally.borrow().waiting
-    }
-
     /// Returns how far it held the run back: the time during which pictures waited for it, and nothing at the gate for another
     /// limit. `None` without a limit.
     pub(super) fn report(&self) -> Option<LimitReport> {
         let (most, tally) = (self.most?, self.tally.borrow());
         Some(LimitReport {
-            name: "pictures of a file".into(),
+            name: PICTURES_OF_A_FILE.into(),
             amount: most.into(),
             blocked: tally.blocked,
             blocked_seconds: (tally.blocked_for + self.still_blocked(&tally)).as_secs_f64(),
@@ -133,12 +132,13 @@ impl Pictures {
 }
 
 impl Slots {
-    /// Waits until one more may be in flight. Held until it is answered.
-    pub(super) async fn acquire(&self) -> Option<Permit<Arc<Semaphore>>> {
+    /// Waits until one more may be in flight; meanwhile `item` is blocked. Held until it is answered.
+    pub(super) async fn acquire(&self, item: &ItemHandle) -> Option<Permit<Arc<Semaphore>>> {
         if let Ok(slot) = self.in_flight.try_acquire_owned() {
             return Some(slot);
         }
         let _waiting = self.limit.wait();
+        let _blocked = item.block(PICTURES_OF_A_FILE);
         self.in_flight.acquire_owned().await.ok()
     }
 }

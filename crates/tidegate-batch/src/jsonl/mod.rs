@@ -18,7 +18,7 @@
 //!     let server = Server::builder().start().await.unwrap();
 //!     let gate = Gate::builder().limit(Limit::concurrency("global", 200)).limit(Limit::rpm(60)).build().unwrap();
 //!     let caller = Caller::new(&gate, Dialect::OpenAi, &format!("{}/v1", server.base_url())).unwrap();
-//!     Batch::new(from, to).run(&caller, |_, _| {}).await.unwrap()
+//!     Batch::new(from, to).run(&caller).await.unwrap()
 //! })
 //! .unwrap();
 //! assert_eq!((summary.answered, summary.failed), (1, 0));
@@ -44,8 +44,11 @@
 //!
 //! # Reading order
 //! `line.rs` (a request, a result) and `body.rs` (what a body costs) are plain values; `input.rs` and `results.rs` are the
-//! two files; `run.rs` is the run.
+//! two files; `run.rs` is the run, `asking.rs` one
+//! request of it, `again.rs` requests that are asked again meanwhile.
 
+mod again;
+mod asking;
 mod body;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -55,23 +58,19 @@ mod line;
 mod results;
 mod run;
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
-
-use tidegate_sync::Event as Signal;
 
 pub use input::{BadLine, Input};
 pub use results::{Earlier, Output, ResultsError};
 
-use crate::call_error::CallError;
 use crate::caller::Caller;
 use crate::concurrency::AutoConcurrency;
 use crate::plan::Tokens;
 use crate::provider::Dialect;
 use crate::question::Usage;
+use crate::run::{Control, Event, Unit};
 
 /// What to do with lines that make no sense.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +84,7 @@ pub enum BadLines {
 }
 
 /// A run: from where, to where, and how.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a batch does nothing until it is run"]
 pub struct Batch {
     input: Input,
@@ -95,10 +94,9 @@ pub struct Batch {
     model: Option<String>,
     waiting_max: usize,
     grace: Duration,
-    stop: Stop,
+    control: Control,
     stdout: results::WriteStdout,
     auto: Option<AutoConcurrency>,
-    counted: Rc<Cell<Option<u64>>>,
 }
 
 /// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
@@ -119,10 +117,9 @@ impl Batch {
             model: None,
             waiting_max: WAITING_MAX,
             grace: GRACE,
-            stop: Stop::default(),
+            control: Control::new(Unit::Requests, std::iter::empty()),
             stdout: results::write_stdout,
             auto: None,
-            counted: Rc::default(),
         }
     }
 
@@ -169,100 +166,33 @@ impl Batch {
         self
     }
 
-    /// Returns where the number of requests appears once the input has been checked, before anything is sent. It stays
-    /// `None` for a stream, and where bad lines are skipped.
-    #[must_use]
-    pub fn counted(&self) -> Rc<Cell<Option<u64>>> {
-        Rc::clone(&self.counted)
+    /// Calls `on_event` at everything that happens, as it happens, on the loop's thread: an item that is done is on the disk.
+    pub fn on_event(self, on_event: impl Fn(&Event) + 'static) -> Batch {
+        self.control.on_event(on_event);
+        self
     }
 
-    /// The way to stop it while it runs.
+    /// The handle to steer the run and to read how far it is. The number of requests is known once the input has been checked,
+    /// before anything is sent; of a stream, and where bad lines are skipped, when all of it has been read.
     #[must_use]
-    pub fn stop(&self) -> Stop {
-        self.stop.clone()
+    pub fn control(&self) -> Control {
+        self.control.clone()
     }
 
-    /// Sends what has no result yet, as fast as the caller's gate allows. `watch` is told of every result once it is
-    /// written, and how far things are.
-    ///
-    /// The gate is closed if the run is stopped or fails.
+    /// Sends what has no result yet, as fast as the caller's gate allows. Other runs may use the same gate: whoever made it
+    /// closes it when all of them have ended.
     ///
     /// # Errors
     /// See [`BatchError`]. What was answered until then is in the output.
     ///
     /// # Cancel safety
-    /// Dropped, requests on their way are given up; what was written stays, and the same call goes on from there.
-    pub async fn run(
-        self,
-        caller: &Caller,
-        watch: impl FnMut(&Event, &Progress) + 'static,
-    ) -> Result<Summary, BatchError> {
-        run::run(self, caller, Box::new(watch)).await
+    /// Dropped, requests in flight are given up; what was written stays, and the same call goes on from there.
+    pub async fn run(self, caller: &Caller) -> Result<Summary, BatchError> {
+        let control = self.control.clone();
+        let outcome = run::run(self, caller).await;
+        control.end();
+        outcome
     }
-}
-
-/// Stops a run in order; see [`Batch::stop`].
-#[derive(Clone, Debug, Default)]
-pub struct Stop {
-    told: Rc<Signal>,
-}
-
-impl Stop {
-    /// Sends nothing more, waits for the answers that are on their way, writes them, and ends.
-    pub fn stop(&self) {
-        self.told.set();
-    }
-
-    /// Whether the run ends early: it was told to, or it has no hope.
-    #[must_use]
-    pub fn is_told(&self) -> bool {
-        self.told.is_set()
-    }
-}
-
-/// Something that has become of a request, and is on the disk.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// It was answered.
-    Answered {
-        /// Whose.
-        id: String,
-        /// What it cost, if the server says so.
-        usage: Option<Usage>,
-    },
-    /// It failed for good.
-    Failed {
-        /// Whose.
-        id: String,
-        /// Why.
-        error: CallError,
-    },
-    /// A line was passed over.
-    Skipped(
-        /// Which, and why.
-        BadLine,
-    ),
-}
-
-/// How far a run is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Requests in the input; unknown for a stream.
-    pub total: Option<u64>,
-    /// Answered in this run.
-    pub answered: u64,
-    /// Failed in this run.
-    pub failed: u64,
-    /// Had a result from a run before.
-    pub already: u64,
-    /// Lines passed over.
-    pub skipped: u64,
-    /// Read, and neither answered nor failed yet.
-    pub under_way: u64,
-    /// Tokens that the answers say were used.
-    pub usage: Usage,
 }
 
 /// How a run ended.
@@ -273,10 +203,10 @@ pub struct Summary {
     pub answered: u64,
     /// Failed in this run; each has a line.
     pub failed: u64,
-    /// Had a result from a run before.
-    pub already: u64,
+    /// Had a result from an earlier run.
+    pub cached: u64,
     /// Of those, failures: `RetryFailed` asks them again.
-    pub already_failed: u64,
+    pub cached_failed: u64,
     /// Lines passed over.
     pub skipped: u64,
     /// Tokens that the answers say were used.

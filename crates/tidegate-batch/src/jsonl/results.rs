@@ -1,6 +1,7 @@
 //! The result file: what a run before has left in it is read back and repaired, what comes is appended and synced in
 //! groups.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
@@ -187,6 +188,34 @@ fn is_torn(bytes: &[u8]) -> bool {
 
 /// The same file with the successes alone; all of it or nothing, whenever the power goes.
 fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File, ResultsError> {
+    // A request that failed once and succeeded later keeps its success.
+    rewritten(path, file, |result| result.succeeded && known.succeeded.contains(IdHash::of(&result.id)))
+}
+
+/// Leaves only the last result of each of `ids` in the file, whose lock `sink` has: they were asked more than once.
+pub(super) fn keep_last(path: &Path, sink: Sink, ids: &[IdHash]) -> Result<(), ResultsError> {
+    let Sink::File(mut file) = sink else { return Ok(()) };
+    let mut left: HashMap<IdHash, u64> = ids.iter().map(|id| (*id, 0)).collect();
+    file.seek(SeekFrom::Start(0))?;
+    let mut lines = Lines::new(Box::new(file.try_clone()?));
+    while let Some(line) = lines.next_raw()? {
+        let result = line.bytes.as_deref().and_then(|bytes| ResultLine::read(bytes).ok());
+        if let Some(count) = result.and_then(|result| left.get_mut(&IdHash::of(&result.id))) {
+            *count += 1;
+        }
+    }
+    rewritten(path, &mut file, |result| match left.get_mut(&IdHash::of(&result.id)) {
+        None => true,
+        Some(count) => {
+            *count -= 1;
+            *count == 0
+        }
+    })?;
+    Ok(())
+}
+
+/// The same file with the results that `keep` chooses; all of it or nothing, whenever the power goes.
+fn rewritten(path: &Path, file: &mut File, mut keep: impl FnMut(&ResultLine) -> bool) -> Result<File, ResultsError> {
     // A link to the file stays one.
     let path = path.canonicalize()?;
     let mut draft = Draft::new(&path)?;
@@ -195,11 +224,7 @@ fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File,
     let mut out = BufWriter::with_capacity(1 << 16, draft.file());
     while let Some(line) = lines.next_raw()? {
         let Some(bytes) = line.bytes else { continue };
-        let kept = ResultLine::read(&bytes).is_ok_and(|result| {
-            // A request that failed once and succeeded later keeps its success.
-            result.succeeded && known.succeeded.contains(IdHash::of(&result.id))
-        });
-        if kept {
+        if ResultLine::read(&bytes).is_ok_and(|result| keep(&result)) {
             out.write_all(&bytes)?;
             out.write_all(b"\n")?;
         }

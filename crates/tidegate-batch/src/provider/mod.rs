@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use serde_json::Value;
 use tidegate_limit::feedback;
-use tidegate_limit::{Cost, Dimension, Scope};
+use tidegate_limit::{Cost, Dimension};
 
 pub use local::Local;
 pub use model::BadModel;
@@ -29,6 +29,7 @@ use crate::call_error::CallError;
 use crate::estimate::Estimate;
 use crate::key::ApiKey;
 use crate::question::{Answer, Question, Usage};
+use crate::run::ItemScope;
 
 /// Who can explain a page.
 pub trait Provider {
@@ -63,7 +64,7 @@ pub trait Provider {
     ///
     /// # Cancel safety
     /// Dropped while it waits at the gate, nothing has happened; dropped later, the request counts and its answer is lost.
-    fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a>;
+    fn ask<'a>(&'a self, scope: &'a ItemScope, question: &'a Question) -> Asking<'a>;
 }
 
 /// The future of [`Provider::ask`].

@@ -1,12 +1,13 @@
 //! A server that explains, in whichever dialect.
 
-use tidegate_limit::{Cost, Scope};
+use tidegate_limit::Cost;
 
 use super::{Asked, Asking, BadModel, Dialect, Parameters, Provider};
 use crate::call::{Call, CallerStats};
 use crate::caller::Caller;
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
 use crate::question::Question;
+use crate::run::ItemScope;
 
 /// A provider behind an address.
 #[derive(Debug)]
@@ -85,11 +86,11 @@ impl Provider for Remote {
         self.caller.typical_cost()
     }
 
-    fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
+    fn ask<'a>(&'a self, scope: &'a ItemScope, question: &'a Question) -> Asking<'a> {
         Box::pin(async move {
             let call = self.call(question)?;
             let dialect = self.caller.dialect();
-            let reply = self.caller.call(scope, &call, |body| dialect.answer(body)).await?;
+            let (reply, _) = self.caller.call_within(scope, &call, |body| dialect.answer(body), None).await?;
             Ok(Asked::new(reply.value, reply.attempts))
         })
     }

@@ -3,8 +3,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_batch::jsonl::{BadLines, BatchError, Earlier, EndedEarly, Event, ResultsError};
-use tidegate_batch::{ApiKey, Dialect};
+use tidegate_batch::jsonl::{BadLines, BatchError, Earlier, EndedEarly, ResultsError};
+use tidegate_batch::{ApiKey, Change, Dialect, ItemState};
 use tidegate_limit::{Gate, Limit};
 use tidegate_loop::{run, spawn, timeout, yield_now};
 use tidegate_rehearsal::{Faults, Latency, Refusals, Server};
@@ -17,17 +17,17 @@ fn requests_are_counted_before_the_first_answer() {
     let batch = place.batch().grace(Duration::ZERO);
     run(async move {
         let server = Server::builder().latency(Latency::Fixed(Duration::from_secs(3_600))).start().await.unwrap();
-        let (counted, stop) = (batch.counted(), batch.stop());
+        let control = batch.control();
         let caller = caller(&server, []);
-        let running = spawn(async move { batch.run(&caller, |_, _| ()).await });
+        let running = spawn(async move { batch.run(&caller).await });
         let waiting = async {
-            while counted.get().is_none() {
+            while control.progress().more {
                 yield_now().await;
             }
         };
         timeout(Duration::from_secs(60), waiting).await.expect("the requests are counted");
-        assert_eq!(counted.get(), Some(7));
-        stop.stop();
+        assert_eq!(control.progress().total, 7);
+        control.finish("enough");
         assert_eq!(running.await.unwrap().unwrap().answered, 0);
     })
     .unwrap();
@@ -41,15 +41,17 @@ fn every_request_gets_its_own_answer_in_the_format_of_the_batch_api() {
     let watched = seen.clone();
     let (summary, stats) = run(async move {
         let server = Server::builder().start().await.unwrap();
-        let watch = move |event: &Event, _: &_| {
-            assert!(matches!(event, Event::Answered { usage: Some(_), .. }));
-            watched.set(watched.get() + 1);
-        };
-        let summary = batch.run(&caller(&server, []), watch).await.unwrap();
+        let batch = batch.on_event(move |event| {
+            if let Change::Item { state: ItemState::Done, usage, .. } = event.change {
+                assert!(usage.is_some());
+                watched.set(watched.get() + 1);
+            }
+        });
+        let summary = batch.run(&caller(&server, [])).await.unwrap();
         (summary, server.stats())
     })
     .unwrap();
-    assert_eq!((summary.answered, summary.failed, summary.already, seen.get()), (300, 0, 0, 300));
+    assert_eq!((summary.answered, summary.failed, summary.cached, seen.get()), (300, 0, 0, 300));
     assert_eq!(summary.ended_early, None);
     assert_eq!((stats.answered, stats.repeated), (300, 0));
     assert!(stats.in_flight_peak <= 50);
@@ -74,8 +76,8 @@ fn what_has_a_result_is_not_asked_again_and_failures_only_if_told_to() {
         let (old, new) = (old.unwrap(), new.unwrap());
         let mut summaries = Vec::new();
         for (batch, server) in runs.into_iter().zip([&old, &old, &new, &new]) {
-            let summary = batch.run(&caller(server, []), |_, _| {}).await.unwrap();
-            summaries.push((summary.answered, summary.failed, summary.already, summary.already_failed));
+            let summary = batch.run(&caller(server, [])).await.unwrap();
+            summaries.push((summary.answered, summary.failed, summary.cached, summary.cached_failed));
         }
         summaries
     })
@@ -90,7 +92,7 @@ fn a_failure_has_a_line_of_its_own_and_the_rest_goes_on() {
     let batch = place.batch();
     let summary = run(async move {
         let server = Server::builder().models(["m"]).start().await.unwrap();
-        batch.run(&caller(&server, []), |_, _| {}).await.unwrap()
+        batch.run(&caller(&server, [])).await.unwrap()
     })
     .unwrap();
     assert_eq!((summary.answered, summary.failed), (1, 1));
@@ -108,7 +110,7 @@ fn another_model_can_be_asked_and_the_path_of_a_line_is_kept() {
     let batch = place.batch().model(Some("other".to_owned()));
     run(async move {
         let server = Server::builder().models(["other"]).start().await.unwrap();
-        let summary = batch.run(&caller(&server, []), |_, _| {}).await.unwrap();
+        let summary = batch.run(&caller(&server, [])).await.unwrap();
         assert_eq!((summary.answered, summary.failed), (2, 0));
     })
     .unwrap();
@@ -125,9 +127,9 @@ fn geminis_lines_need_a_model_and_come_back_in_geminis_format() {
     run(async move {
         let server = Server::builder().start().await.unwrap();
         let gate = || Gate::builder().limit(Limit::concurrency("global", 5)).build().unwrap();
-        let error = without.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap_err();
+        let error = without.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url())).await.unwrap_err();
         assert!(error.to_string().contains("--model"), "{error}");
-        let summary = with.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap();
+        let summary = with.run(&caller_at(&gate(), Dialect::Gemini, &server.base_url())).await.unwrap();
         assert_eq!(summary.answered, 1);
     })
     .unwrap();
@@ -143,7 +145,7 @@ fn a_line_whose_model_cannot_be_part_of_the_address_fails_and_is_not_sent() {
     run(async move {
         let server = Server::builder().start().await.unwrap();
         let gate = Gate::builder().limit(Limit::concurrency("global", 5)).build().unwrap();
-        let summary = batch.run(&caller_at(&gate, Dialect::Gemini, &server.base_url()), |_, _| {}).await.unwrap();
+        let summary = batch.run(&caller_at(&gate, Dialect::Gemini, &server.base_url())).await.unwrap();
         assert_eq!((summary.answered, summary.failed, server.stats().arrived), (0, 1, 0));
     })
     .unwrap();
@@ -157,7 +159,7 @@ fn nothing_is_sent_while_a_line_makes_no_sense_unless_they_are_passed_over() {
     let (strict, lenient) = (place.batch(), place.batch().bad_lines(BadLines::Skip));
     run(async move {
         let server = Server::builder().start().await.unwrap();
-        let error = strict.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        let error = strict.run(&caller(&server, [])).await.unwrap_err();
         let message = error.to_string();
         assert!(message.contains("line 2: it is not JSON") && message.contains("line 3: the id \"a\" occurred before"));
         assert!(message.contains("--skip-bad-lines"), "{message}");
@@ -165,12 +167,12 @@ fn nothing_is_sent_while_a_line_makes_no_sense_unless_they_are_passed_over() {
 
         let passed_over = Rc::new(RefCell::new(Vec::new()));
         let list = passed_over.clone();
-        let watch = move |event: &Event, _: &_| {
-            if let Event::Skipped(bad) = event {
-                list.borrow_mut().push(bad.line);
+        let lenient = lenient.on_event(move |event| {
+            if let Change::LineSkipped { line, .. } = event.change {
+                list.borrow_mut().push(line);
             }
-        };
-        let summary = lenient.run(&caller(&server, []), watch).await.unwrap();
+        });
+        let summary = lenient.run(&caller(&server, [])).await.unwrap();
         assert_eq!((summary.answered, summary.skipped), (2, 2));
         assert_eq!(*passed_over.borrow(), [2, 3]);
     })
@@ -183,7 +185,7 @@ fn a_file_that_is_missing_foreign_or_in_use_is_told_apart() {
     let missing = place.batch();
     run(async move {
         let server = Server::builder().start().await.unwrap();
-        let error = missing.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        let error = missing.run(&caller(&server, [])).await.unwrap_err();
         assert!(matches!(&error, BatchError::Input { .. }) && error.to_string().contains("requests.jsonl"), "{error}");
     })
     .unwrap();
@@ -192,7 +194,7 @@ fn a_file_that_is_missing_foreign_or_in_use_is_told_apart() {
     let foreign = place.batch();
     run(async move {
         let server = Server::builder().start().await.unwrap();
-        let error = foreign.run(&caller(&server, []), |_, _| {}).await.unwrap_err();
+        let error = foreign.run(&caller(&server, [])).await.unwrap_err();
         assert!(matches!(&error, BatchError::Output { error: ResultsError::Foreign { line: 1, .. }, .. }), "{error}");
         assert_eq!(server.stats().arrived, 0);
     })
@@ -207,7 +209,11 @@ fn a_disk_that_is_full_ends_the_run_with_what_to_do() {
     let batch = place.batch();
     let error = run(async move {
         let server = Server::builder().start().await.unwrap();
-        batch.run(&caller(&server, []), |_, _| panic!("nothing was kept")).await.unwrap_err()
+        let batch = batch.on_event(|event| match &event.change {
+            Change::Item { state: ItemState::Done, .. } => panic!("nothing was kept"),
+            _ => {}
+        });
+        batch.run(&caller(&server, [])).await.unwrap_err()
     })
     .unwrap();
     let message = error.to_string();
@@ -221,19 +227,19 @@ fn a_wrong_key_or_no_credit_ends_the_run_and_is_no_lines_fault() {
     run(async move {
         let server = Server::builder().api_key("right").start().await.unwrap();
         let key = |text: &str| Some(ApiKey::new(text, "a test").unwrap());
-        let summary = wrong.run(&caller(&server, []).with_key(key("wrong")), |_, _| {}).await.unwrap();
+        let summary = wrong.run(&caller(&server, []).with_key(key("wrong"))).await.unwrap();
         assert_eq!((summary.answered, summary.failed), (0, 0));
         let Some(EndedEarly::Shut(reason)) = summary.ended_early else { panic!("{summary:?}") };
         assert!(reason.contains("does not accept the key from a test") && !reason.contains("wrong"), "{reason}");
 
         let poor = Server::builder().rpm(tidegate_rehearsal::Limit::new(3)).refusals(Refusals::InsufficientQuota);
         let poor = poor.start().await.unwrap();
-        let summary = broke.run(&caller(&poor, []), |_, _| {}).await.unwrap();
+        let summary = broke.run(&caller(&poor, [])).await.unwrap();
         assert_eq!((summary.answered, summary.failed), (3, 0));
         assert!(matches!(summary.ended_early, Some(EndedEarly::Shut(_))));
 
-        let summary = right.run(&caller(&server, []).with_key(key("right")), |_, _| {}).await.unwrap();
-        assert_eq!((summary.answered, summary.already), (27, 3));
+        let summary = right.run(&caller(&server, []).with_key(key("right"))).await.unwrap();
+        assert_eq!((summary.answered, summary.cached), (27, 3));
     })
     .unwrap();
     assert_eq!(place.read().len(), 30);
@@ -246,18 +252,18 @@ fn told_to_stop_it_keeps_what_is_on_its_way_and_goes_on_later() {
     run(async move {
         let latency = Latency::Fixed(Duration::from_millis(20));
         let server = Server::builder().latency(latency).start().await.unwrap();
-        let stop = first.stop();
-        let watch = move |_: &_, progress: &tidegate_batch::jsonl::Progress| {
-            if progress.answered >= 40 {
-                stop.stop();
+        let control = first.control();
+        let first = first.on_event(move |event| {
+            if matches!(event.change, Change::Item { state: ItemState::Done, .. }) && control.progress().done >= 40 {
+                control.finish("enough");
             }
-        };
-        let summary = first.run(&caller(&server, []), watch).await.unwrap();
+        });
+        let summary = first.run(&caller(&server, [])).await.unwrap();
         assert_eq!(summary.ended_early, Some(EndedEarly::Stopped));
         assert!((40..200).contains(&summary.answered), "{summary:?}");
         assert_eq!(server.stats().answered, summary.answered, "what was sent was kept");
-        let rest = second.run(&caller(&server, []), |_, _| {}).await.unwrap();
-        assert_eq!((rest.already, rest.answered), (summary.answered, 200 - summary.answered));
+        let rest = second.run(&caller(&server, [])).await.unwrap();
+        assert_eq!((rest.cached, rest.answered), (summary.answered, 200 - summary.answered));
         assert_eq!(server.stats().repeated, 0);
     })
     .unwrap();
@@ -273,7 +279,7 @@ fn a_server_that_fails_in_every_way_costs_time_but_no_result() {
         let server = Server::builder().faults(faults).seed(11).start().await.unwrap();
         let backoff = tidegate_limit::Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).with_retries(20);
         let retries = tidegate_batch::Retries { backoff, garbled_max: 20, ..Default::default() };
-        batch.run(&caller(&server, []).with_retries(retries), |_, _| {}).await.unwrap()
+        batch.run(&caller(&server, []).with_retries(retries)).await.unwrap()
     })
     .unwrap();
     assert_eq!((summary.answered, summary.failed), (300, 0));

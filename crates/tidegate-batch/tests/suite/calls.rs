@@ -239,14 +239,14 @@ fn each_dialect_goes_where_its_servers_listen() {
         for dialect in [Dialect::OpenAi, Dialect::Gemini, Dialect::Anthropic] {
             // A slash too many is no other address.
             let caller = Caller::new(&gate, dialect, &format!("{}/", server.base)).unwrap();
-            let asked = Remote::new(caller, parameters()).ask(gate.unscoped(), &question).await.unwrap();
+            let asked = Remote::new(caller, parameters()).ask(&gate.unscoped().into(), &question).await.unwrap();
             assert_eq!(asked.answer.text, format!("from {}", dialect.name()));
         }
         assert!(server.seen().iter().all(|seen| seen.page() == 1));
         assert!(server.seen()[2].headers.contains_key("anthropic-version"));
         let unlimited = Parameters { model: "other".into(), ..parameters() };
         let caller = Caller::new(&gate, Dialect::Gemini, &server.base).unwrap();
-        let error = Remote::new(caller, unlimited).ask(gate.unscoped(), &question).await.unwrap_err();
+        let error = Remote::new(caller, unlimited).ask(&gate.unscoped().into(), &question).await.unwrap_err();
         assert!(matches!(error, CallError::Refused { status: 404, .. }) && !error.is_lasting());
     })
     .unwrap();

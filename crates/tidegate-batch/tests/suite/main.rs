@@ -1,5 +1,6 @@
 //! Runs from PDFs to outputs, against a server that does what each test tells it to.
 
+mod again;
 mod calls;
 mod odd_input;
 mod outages;

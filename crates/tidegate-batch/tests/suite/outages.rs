@@ -312,7 +312,7 @@ async fn batch_of(count: u32, folder: &Path, retries: Retries, base: &str) -> (S
     std::fs::write(&requests, (0..count).map(|id| line(id) + "\n").collect::<String>()).unwrap();
     let caller = Caller::new(gate(), Dialect::OpenAi, base).unwrap().with_retries(retries);
     let batch = Batch::new(Input::File(requests), Output::File(results.clone()));
-    let summary = batch.run(&caller, |_, _| {}).await.unwrap();
+    let summary = batch.run(&caller).await.unwrap();
     (summary, std::fs::read_to_string(results).unwrap())
 }
 
@@ -345,7 +345,7 @@ fn the_same_batch_again_takes_up_what_an_outage_left() {
         );
         let server = Server::start(|_, _| answer("yes")).await;
         let (second, text) = batch(folder.path(), retries, &server.base).await;
-        assert_eq!((first.answered + second.answered, second.already), (16, first.answered));
+        assert_eq!((first.answered + second.answered, second.cached), (16, first.answered));
         assert_eq!(text.lines().count(), 16);
     })
     .unwrap();

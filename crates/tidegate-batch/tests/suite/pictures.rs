@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_batch::Options;
+use tidegate_batch::{Control, ItemState, Options};
 use tidegate_loop::{run, spawn, timeout, yield_now};
 use tidegate_sync::Event;
 
@@ -35,6 +35,11 @@ fn write_mixed(bench: &Bench) -> PathBuf {
     path
 }
 
+fn is_blocked_by_pictures(control: &Control) -> bool {
+    let is_it = |state: &ItemState| matches!(state, ItemState::Blocked { limit, .. } if limit == "pictures of a file");
+    control.items().iter().any(|item| is_it(&item.state))
+}
+
 #[test]
 fn pictures_have_a_limit_of_their_own_and_do_not_hold_up_text() {
     run(async {
@@ -49,10 +54,10 @@ fn pictures_have_a_limit_of_their_own_and_do_not_hold_up_text() {
         let mut options = options(&bench, &path);
         options.picture_concurrency = Some(2);
         let explain = bench.explain(options, &server);
-        let watch = explain.watch();
+        let control = explain.control();
         let running = spawn(explain.run());
         let text_is_done = async {
-            while watch.progress().done < 4 || watch.progress().pictures_waiting == 0 {
+            while control.progress().done < 4 || !is_blocked_by_pictures(&control) {
                 yield_now().await;
             }
         };
@@ -64,7 +69,7 @@ fn pictures_have_a_limit_of_their_own_and_do_not_hold_up_text() {
         let row = report.limits.last().unwrap();
         assert_eq!((row.name.as_str(), row.amount), ("pictures of a file", 2));
         assert!((2..=8).contains(&row.blocked) && row.blocked_seconds > 0.0, "{row:?}");
-        assert_eq!(watch.progress().pictures_waiting, 0);
+        assert_eq!(control.progress().blocked, 0);
 
         // A page that was put off is asked about with its own neighbours, as it would have been in order.
         let about = |page: u32| server.seen().into_iter().find(|seen| seen.page() == page).unwrap().text;
@@ -86,15 +91,15 @@ fn a_stop_does_not_wait_for_pictures_without_a_slot() {
         let mut options = options(&bench, &path);
         options.picture_concurrency = Some(1);
         let explain = bench.explain(options, &server);
-        let (watch, stop) = (explain.watch(), explain.stop());
+        let control = explain.control();
         let running = spawn(explain.run());
         let text_is_done = async {
-            while watch.progress().done < 4 {
+            while control.progress().done < 4 {
                 yield_now().await;
             }
         };
         timeout(Duration::from_secs(60), text_is_done).await.expect("text does not wait for pictures");
-        stop.drop_calls("enough");
+        control.drop_calls("enough");
         let report = timeout(Duration::from_secs(60), running).await.expect("it ends").unwrap().unwrap();
         assert_eq!((report.totals.done, report.totals.missing), (4, 10));
     })

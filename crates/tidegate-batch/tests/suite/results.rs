@@ -89,7 +89,7 @@ fn while_the_disk_is_slow_no_more_is_sent_than_may_be_in_flight() {
         let gate = Gate::builder().limit(Limit::concurrency("global", 10)).build().unwrap();
         let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
         let batch = Batch::new(Input::File(requests), Output::Stdout).stdout(write);
-        let running = spawn(async move { batch.run(&caller, |_, _| {}).await.unwrap() });
+        let running = spawn(async move { batch.run(&caller).await.unwrap() });
         while server.seen().len() < 10 {
             yield_now().await;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_batch::{
-    Event, Explain, FileState, Local, PageStatus, Quotas, Rebuild, Selection, Status, Store, find_json,
+    Change, Explain, FileState, ItemId, ItemState, Local, Quotas, Rebuild, Selection, Status, Store, find_json,
 };
 use tidegate_loop::{run, spawn, timeout, yield_now};
 
@@ -120,19 +120,19 @@ fn pages_are_counted_before_their_files_turn_and_a_stopped_run_counts_all_of_the
         let mut options = bench.options(&paths);
         options.file_concurrency = Some(1);
         let explain = bench.explain(options, &server);
-        let (watch, stop) = (explain.watch(), explain.stop());
+        let control = explain.control();
         let running = spawn(explain.run());
         let counted = async {
-            while watch.progress().more || watch.progress().done == 0 {
+            while control.progress().more || control.progress().done == 0 {
                 yield_now().await;
             }
         };
         timeout(Duration::from_secs(60), counted).await.expect("the pages of all files are counted");
-        let progress = watch.progress();
-        assert_eq!((progress.pages, progress.done, progress.pages_per_minute), (12, 1, 1.0));
+        let progress = control.progress();
+        assert_eq!((progress.total, progress.done, progress.per_minute), (12, 1, 1.0));
         assert_eq!(progress.files[2].state, FileState::Waiting);
         assert!(progress.remaining.is_some_and(|left| left > Duration::from_secs(10 * 3_600)), "{progress:?}");
-        stop.finish("enough");
+        control.finish("enough");
         let report = running.await.unwrap().unwrap();
         assert_eq!((report.totals.pages, report.totals.done, report.totals.missing), (12, 1, 11));
         assert_eq!(report.totals.files_uncounted, 0);
@@ -154,18 +154,18 @@ fn one_bad_file_fails_alone_with_its_reason() {
         let told = Rc::new(RefCell::new(Vec::new()));
         let explain = bench.explain(bench.options(&inputs), &server).on_event({
             let told = Rc::clone(&told);
-            move |event| match event {
-                Event::FileFailed { name, .. } => told.borrow_mut().push((*name).to_owned()),
-                Event::FileDone { name, .. } => told.borrow_mut().push(format!("{name} done")),
+            move |event| match &event.change {
+                Change::FileFailed { name, .. } => told.borrow_mut().push(name.to_string()),
+                Change::FileDone { name, .. } => told.borrow_mut().push(format!("{name} done")),
                 _ => {}
             }
         });
-        let watch = explain.watch();
+        let control = explain.control();
         let report = explain.run().await.unwrap();
         assert_eq!((report.totals.files_failed, report.totals.done), (3, 2));
         assert_eq!(*told.borrow(), ["empty.pdf", "broken.pdf", "text.pdf", "good.pdf done"]);
         assert!(report.files[..3].iter().all(|file| file.error.is_some()));
-        let states: Vec<FileState> = watch.progress().files.iter().map(|file| file.state).collect();
+        let states: Vec<FileState> = control.progress().files.iter().map(|file| file.state).collect();
         assert_eq!(states, [FileState::Failed, FileState::Failed, FileState::Failed, FileState::Done]);
     })
     .unwrap();
@@ -332,12 +332,12 @@ fn a_run_that_is_stopped_finishes_what_was_sent_keeps_it_and_can_be_taken_up_aga
         let mut options = bench.options(std::slice::from_ref(&path));
         options.page_concurrency = Some(2);
         let explain = bench.explain(options.clone(), &server);
-        let (stop, done) = (explain.stop(), Cell::new(0));
+        let (control, done) = (explain.control(), Cell::new(0));
         let explain = explain.on_event(move |event| {
-            if let Event::Page { status: PageStatus::Done { .. }, .. } = event {
+            if let Change::Item { state: ItemState::Done, .. } = event.change {
                 done.set(done.get() + 1);
                 if done.get() == 3 {
-                    stop.finish("enough");
+                    control.finish("enough");
                 }
             }
         });
@@ -366,10 +366,10 @@ fn calls_that_are_dropped_leave_their_pages_for_the_next_run() {
         let mut options = bench.options(&[path]);
         options.page_concurrency = Some(1);
         let explain = bench.explain(options, &server);
-        let stop = explain.stop();
+        let control = explain.control();
         let explain = explain.on_event(move |event| {
-            if let Event::Page { page: 2, status: PageStatus::Done { .. }, .. } = event {
-                stop.drop_calls("at once");
+            if let Change::Item { item: ItemId::Page { page: 2, .. }, state: ItemState::Done, .. } = event.change {
+                control.drop_calls("at once");
             }
         });
         let report = explain.run().await.unwrap();

@@ -1,17 +1,14 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use serde_json::{Value, json};
-use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Event, Input, Output, Progress, Stop, Summary};
-use tidegate_batch::{AutoConcurrency, Caller, FoundReport, LastMinute, Look, Pace, Quotas};
+use serde_json::json;
+use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Input, Output, Summary};
+use tidegate_batch::{AutoConcurrency, Control, Quotas};
 use tidegate_http::Client;
-use tidegate_limit::{Admission, Snapshot};
 use tidegate_loop::signal::{Signal, SignalKind, signal};
 use tidegate_loop::spawn;
 
@@ -23,11 +20,8 @@ use super::status::{StatusArgs, StatusSpec};
 use super::{Done, StopSignal, bound};
 use crate::counts::Counts;
 use crate::found_limits;
-use crate::progress::{self, MetricsListener, ProgressArg, Reporter, Run, Scene, Unit};
+use crate::progress::{MetricsListener, ProgressArg, Reporter};
 use crate::terminal;
-
-/// Failures that are printed as they happen; the rest is in the results.
-const FAILURES_PRINTED: u64 = 10;
 
 /// Send the requests of a JSONL file, within a provider's limits
 ///
@@ -211,7 +205,6 @@ async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> any
     let limits = shared.open(&quotas, &counts).await?;
     let gate = limits.admission.clone();
     let upstream = server.address.provider.name();
-    let dashboard = Dashboard::open(dashboard, "tidegate batch", upstream, &gate, &reporter).await?;
     let (hinting, began) = (reporter.clone(), Instant::now());
     // As many connections as requests under way, and none of them closed between two.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
@@ -221,23 +214,15 @@ async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> any
     if let Some(found) = found_limits::recall(&asked) {
         gate.gate().remember(&found);
     }
-    let progress = Rc::new(Cell::new(Progress::default()));
-    let flow = Flow::new(&progress, gate, caller.clone(), &batch);
-    let rate = Rc::clone(&flow.rate);
-    let mut following = reporter.follow(flow);
+    let control = batch.control();
+    let dashboard = Dashboard::open(dashboard, "tidegate batch", upstream, &gate, &control, &reporter).await?;
+    reporter.hear(&control);
+    let mut following = reporter.follow(control.clone());
     following.serve("batch", metrics);
     // Listened for before anything is read or written.
     let signals = [SignalKind::INTERRUPT, SignalKind::TERMINATE]
-        .map(|kind| spawn(heed((kind, signal(kind)), stopped_by.clone(), batch.stop(), reporter.clone())));
-    let outcome = batch
-        .run(&caller, move |event, now| {
-            if matches!(event, Event::Answered { .. } | Event::Failed { .. }) {
-                rate.borrow_mut().count(Instant::now(), 1);
-            }
-            progress.set(*now);
-            reporter.tell(|| as_line(event, now), || as_json(event).to_string());
-        })
-        .await;
+        .map(|kind| spawn(heed((kind, signal(kind)), stopped_by.clone(), control.clone(), reporter.clone())));
+    let outcome = batch.run(&caller).await;
     drop((following, dashboard));
     let stats = limits.admission.stats();
     if let Some(found) = &stats.found {
@@ -263,120 +248,17 @@ async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> any
 async fn heed(
     (kind, signals): (SignalKind, io::Result<Signal>),
     stopped_by: StopSignal,
-    stop: Stop,
+    control: Control,
     reporter: Reporter,
 ) {
     let Ok(mut signals) = signals else { return };
     signals.recv().await;
     stopped_by.received(kind);
     reporter.stopping("waiting for the answers that are on their way; once more to drop them");
-    stop.stop();
+    control.finish("interrupted");
     signals.recv().await;
     reporter.leave("left; what was answered is kept: run the same command again for the rest");
     stopped_by.exit();
-}
-
-/// For people: the first failures; the rest is in the results.
-fn as_line(event: &Event, progress: &Progress) -> Option<String> {
-    match event {
-        Event::Failed { id, error } if progress.failed <= FAILURES_PRINTED => Some(format!("{id}: {error}")),
-        Event::Skipped(bad) if progress.skipped <= FAILURES_PRINTED => Some(format!("{bad}; passed over")),
-        _ => None,
-    }
-}
-
-fn as_json(event: &Event) -> Value {
-    match event {
-        Event::Answered { id, usage } => json!({"event": "answered", "id": id, "usage": usage}),
-        Event::Failed { id, error } => {
-            json!({"event": "failed", "id": id, "code": error.code(), "message": error.to_string()})
-        }
-        Event::Skipped(bad) => json!({"event": "skipped", "line": bad.line, "reason": bad.reason}),
-        _ => json!({"event": "other"}),
-    }
-}
-
-/// A batch under way.
-struct Flow {
-    progress: Rc<Cell<Progress>>,
-    gate: Admission,
-    caller: Caller,
-    stop: Stop,
-    /// The number of requests; known before the first result.
-    counted: Rc<Cell<Option<u64>>>,
-    began: Instant,
-    pace: RefCell<Pace>,
-    rate: Rc<RefCell<LastMinute>>,
-}
-
-impl Flow {
-    fn new(progress: &Rc<Cell<Progress>>, gate: Admission, caller: Caller, batch: &Batch) -> Flow {
-        let began = Instant::now();
-        let pace = RefCell::new(Pace::new(began));
-        Flow {
-            progress: Rc::clone(progress),
-            gate,
-            caller,
-            stop: batch.stop(),
-            counted: batch.counted(),
-            began,
-            pace,
-            rate: Rc::default(),
-        }
-    }
-
-    /// Returns the counts, with the total from the beginning.
-    fn now(&self) -> Progress {
-        let mut now = self.progress.get();
-        now.total = now.total.or(self.counted.get());
-        now
-    }
-
-    /// How long it takes; nobody knows for a stream.
-    fn remaining(&self, now: &Progress, stats: &Snapshot) -> Option<Duration> {
-        let settled = now.answered + now.failed;
-        let left = match self.stop.is_told() {
-            true => stats.current,
-            false => now.total?.saturating_sub(settled + now.already),
-        };
-        let cost = self.caller.typical_cost();
-        let look = Look::new(Instant::now(), settled, left, &self.gate, stats, &cost);
-        self.pace.borrow_mut().time_left(look)
-    }
-}
-
-impl Run for Flow {
-    fn scene(&self) -> Scene {
-        let (now, gate, elapsed) = (self.now(), self.gate.stats(), self.began.elapsed());
-        let settled = now.answered + now.failed;
-        Scene {
-            unit: Unit::Requests,
-            elapsed,
-            pages: now.total.unwrap_or(settled + now.already),
-            more: now.total.is_none(),
-            done: now.answered + now.already,
-            kept: now.already,
-            failed: now.failed,
-            pages_per_minute: self.rate.borrow().per_minute(Instant::now()) as f64,
-            remaining: self.remaining(&now, &gate),
-            tokens: now.usage.total(),
-            stopping: self.stop.is_told(),
-            gauges: progress::gauges(&gate),
-            queue: progress::queue(&gate),
-            found: progress::found(&gate),
-            ..Scene::default()
-        }
-    }
-
-    fn json(&self) -> Value {
-        let (now, gate) = (self.now(), self.gate.stats());
-        json!({
-            "event": "progress", "total": now.total, "answered": now.answered, "failed": now.failed,
-            "already": now.already, "in_flight": gate.current, "waiting_for": gate.blocked_by,
-            "found": gate.found.map(FoundReport::from),
-            "remaining": self.remaining(&now, &gate), "stopping": self.stop.is_told(),
-        })
-    }
 }
 
 fn conclude(
@@ -387,7 +269,7 @@ fn conclude(
     took: Duration,
     signal: &StopSignal,
 ) -> anyhow::Result<Done> {
-    let Summary { answered, failed, already, already_failed, skipped, usage, ended_early, .. } = summary;
+    let Summary { answered, failed, cached, cached_failed, skipped, usage, ended_early, .. } = summary;
     let ended = ended_early.as_ref().map(|ended| match ended {
         EndedEarly::Stopped => "stopped".to_owned(),
         EndedEarly::Shut(reason) => reason.clone(),
@@ -396,14 +278,14 @@ fn conclude(
     });
     let said = if json {
         let summary = json!({
-            "event": "summary", "answered": answered, "failed": failed, "already": already, "already_failed": already_failed,
+            "event": "summary", "answered": answered, "failed": failed, "cached": cached, "cached_failed": cached_failed,
             "skipped": skipped, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
             "ended_early": ended, "output": output.to_string(), "took_s": took.as_secs_f64(),
         });
         format!("{summary}\n")
     } else if !reporter.is_silent() {
         let mut said = format!("{answered} answered, {failed} failed");
-        for (count, what) in [(*already, "had results already"), (*skipped, "lines passed over")] {
+        for (count, what) in [(*cached, "had results already"), (*skipped, "lines passed over")] {
             if count > 0 {
                 said.push_str(&format!(", {count} {what}"));
             }
@@ -414,7 +296,7 @@ fn conclude(
             usage.input_tokens,
             usage.output_tokens
         ));
-        if *failed + *already_failed > 0 && matches!(output, Output::File(_)) {
+        if *failed + *cached_failed > 0 && matches!(output, Output::File(_)) {
             said.push_str("--retry-failed asks again for what failed\n");
         }
         said
@@ -429,14 +311,14 @@ fn conclude(
         (_, false) => terminal::say(said.trim_end()),
     }
     if let Some(reason) = &ended {
-        if *answered + *already == 0 && !matches!(ended_early, Some(EndedEarly::Stopped)) {
+        if *answered + *cached == 0 && !matches!(ended_early, Some(EndedEarly::Stopped)) {
             bail!("{reason}");
         }
         terminal::say(format!(
             "tidegate: ended early: {reason}\nwhat was answered is kept; run the same command again for the rest"
         ));
     }
-    let complete = ended.is_none() && *failed + *already_failed + *skipped == 0;
+    let complete = ended.is_none() && *failed + *cached_failed + *skipped == 0;
     let ended = if complete { Done::All } else { Done::SomeFailed };
     Ok(signal.exit_code().map_or(ended, |exit_code| Done::Stopped { exit_code }))
 }

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use tidegate_batch::Control;
 use tidegate_limit::Admission;
 use tidegate_loop::{JoinHandle, sleep, spawn};
-use tidegate_web::{EventLoop, Limits, Options, Site, Stopper, Token, Upstream};
+use tidegate_web::{EventLoop, Limits, Options, Site, Steer, Stopper, Token, Upstream};
 
 use crate::progress::Reporter;
 
@@ -40,6 +42,22 @@ pub(crate) struct DashboardArgs {
     /// Refuse every change through the dashboard
     #[arg(long, help_heading = HEADING, requires = "dashboard")]
     dashboard_read_only: bool,
+}
+
+/// Changes the limits of a live run.
+struct RunLimits {
+    gate: Admission,
+    control: Control,
+}
+
+impl Steer for RunLimits {
+    fn time_left(&self, amounts: &[(&str, u64)]) -> Option<Duration> {
+        self.control.what_if(amounts)
+    }
+
+    fn set(&self, limit: &str, amount: u64) -> Result<(), String> {
+        self.gate.set(limit, amount).map_err(|error| error.to_string())
+    }
 }
 
 /// A dashboard that is served until this is dropped.
@@ -76,16 +94,20 @@ impl DashboardArgs {
 }
 
 impl Dashboard {
-    /// Serves the page about `process`, whose requests go through `gate` to `upstream`, and says where it is.
+    /// Serves the page about `process`, whose run has `control` and sends its requests through `gate` to `upstream`, and says where
+    /// it is.
     pub(crate) async fn open(
         options: Option<Options>,
         process: &str,
         upstream: &str,
         gate: &Admission,
+        control: &Control,
         reporter: &Reporter,
     ) -> anyhow::Result<Option<Dashboard>> {
         let Some(options) = options else { return Ok(None) };
-        let limits = Limits::new(vec![Upstream { name: upstream.to_owned(), admission: gate.clone(), steer: None }]);
+        let steer: Rc<dyn Steer> = Rc::new(RunLimits { gate: gate.clone(), control: control.clone() });
+        let admission = gate.clone();
+        let limits = Limits::new(vec![Upstream { name: upstream.to_owned(), admission, steer: Some(steer) }]);
         let event_loop = EventLoop::new(process);
         let mut site = Site::new();
         limits.mount(&mut site);

@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, anyhow, bail};
 use tidegate_batch::{
-    AutoConcurrency, DEFAULT_PROMPT, Explain, ExplainError, FileReport, Input, Local, Options, Parameters, Prompt,
-    Provider, Quotas, Remote, Report, Selection, Stop, Store, find_pdfs,
+    AutoConcurrency, Control, DEFAULT_PROMPT, Explain, ExplainError, FileReport, Input, Local, Options, Parameters,
+    Prompt, Provider, Quotas, Remote, Report, Selection, Store, find_pdfs,
 };
 use tidegate_http::Client;
 use tidegate_limit::Admission;
@@ -306,8 +306,6 @@ async fn explain(
     let metrics = MetricsListener::bind(config.status.take(), &reporter).await?;
     let limits = config.shared.open(&config.quotas, &config.counts).await?;
     let gate = limits.admission.clone();
-    let upstream = config.server.address.provider.name();
-    let dashboard = Dashboard::open(config.dashboard.take(), "tidegate explain", upstream, &gate, &reporter).await?;
     let away = match &config.broker {
         Some((url, kind, queue)) => {
             let broker = url.open_shared(*kind, tidegate_worker::BODY_BYTES_MAX).await?;
@@ -320,19 +318,21 @@ async fn explain(
         None => provider(&config, &gate, &reporter)?,
     };
     let store = Store::open(state.join("results.db"))?;
-    let (name, heard) = (config.server.address.provider.name(), reporter.clone());
-    let explain = Explain::new(config.options, provider, name, &gate, store)
-        .with_reader(config.reader)
-        .on_event(move |event| heard.event(event));
-    let mut following = reporter.follow(explain.watch());
+    let name = config.server.address.provider.name();
+    let explain = Explain::new(config.options, provider, name, &gate, store).with_reader(config.reader);
+    let control = explain.control();
+    let dashboard =
+        Dashboard::open(config.dashboard.take(), "tidegate explain", name, &gate, &control, &reporter).await?;
+    reporter.hear(&control);
+    let mut following = reporter.follow(control.clone());
     following.serve("explain", metrics);
     let mut beside: Vec<JoinHandle<()>> = Vec::new();
     for kind in [SignalKind::INTERRUPT, SignalKind::TERMINATE] {
         let manner = if away.is_some() { Manner::WithWorkers } else { Manner::Alone };
-        beside.push(spawn(heed(kind, stopped_by.clone(), explain.stop(), reporter.clone(), manner)));
+        beside.push(spawn(heed(kind, stopped_by.clone(), control.clone(), reporter.clone(), manner)));
     }
     if let Some(away) = &away {
-        beside.extend(away.attend(explain.stop(), &reporter));
+        beside.extend(away.attend(control, &reporter));
     }
     let outcome = explain.run().await;
     drop((following, dashboard));
@@ -403,11 +403,11 @@ enum Manner {
 }
 
 /// First in order, then at once, then not at all.
-async fn heed(kind: SignalKind, stopped_by: StopSignal, stop: Stop, reporter: Reporter, manner: Manner) {
+async fn heed(kind: SignalKind, stopped_by: StopSignal, control: Control, reporter: Reporter, manner: Manner) {
     let (finishing, dropping, leaving) = match manner {
         Manner::Alone => (
-            "finishing what is under way, which is paid for; once more to drop it",
-            "dropping what is under way, outputs are still written; once more to leave at once",
+            "finishing what is in flight, which is paid for; once more to drop it",
+            "dropping what is in flight, outputs are still written; once more to leave at once",
             "left; every answer that came is kept: run the same command again for the rest",
         ),
         Manner::WithWorkers => (
@@ -425,11 +425,11 @@ async fn heed(kind: SignalKind, stopped_by: StopSignal, stop: Stop, reporter: Re
         match times {
             1 => {
                 reporter.stopping(finishing);
-                stop.finish("interrupted");
+                control.finish("interrupted");
             }
             2 => {
                 reporter.say(dropping);
-                stop.drop_calls("interrupted");
+                control.drop_calls("interrupted");
             }
             _ => {
                 reporter.leave(leaving);

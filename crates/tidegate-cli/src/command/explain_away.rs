@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_batch::{Parameters, Provider, Stop};
+use tidegate_batch::{Control, Parameters, Provider};
 use tidegate_crew::{Crew, Server};
 use tidegate_loop::{JoinHandle, sleep, spawn};
 use tidegate_redis::SharedGate;
@@ -56,9 +56,9 @@ impl Away {
     }
 
     /// What goes on beside the run.
-    pub(super) fn attend(&self, stop: Stop, reporter: &Reporter) -> Vec<JoinHandle<()>> {
+    pub(super) fn attend(&self, control: Control, reporter: &Reporter) -> Vec<JoinHandle<()>> {
         let mut tasks = vec![
-            spawn(take_back(self.crew.clone(), stop, reporter.clone())),
+            spawn(take_back(self.crew.clone(), control, reporter.clone())),
             spawn(miss_workers(self.crew.clone(), self.hint.clone(), reporter.clone())),
         ];
         // Nobody enters here, so nobody would hear how the limits stand.
@@ -75,8 +75,8 @@ impl Away {
 }
 
 /// When the run is stopped, nobody is to pay for what no worker has begun.
-async fn take_back(crew: Crew, stop: Stop, reporter: Reporter) {
-    stop.asked().await;
+async fn take_back(crew: Crew, control: Control, reporter: Reporter) {
+    control.stop_asked().await;
     match crew.withdraw().await {
         Ok(withdrawn) => reporter.say(&format!(
             "{} were taken back from the queue; {} with the workers",

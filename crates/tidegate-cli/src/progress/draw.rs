@@ -103,7 +103,7 @@ pub(crate) fn draw(scene: &Scene, size: Size, style: Style) -> Vec<String> {
     below.push(queue(scene, size, style));
     let mut lines = vec![overall(scene, size, style)];
     let room = size.rows.saturating_sub(2).max(1);
-    // Where there is not room for everything, files go first, then limits; what is under way stays.
+    // Where there is not room for everything, files go first, then limits; what is open stays.
     let for_files = room.saturating_sub(lines.len() + below.len());
     lines.extend(files(scene, for_files, size, style));
     let for_below = room.saturating_sub(lines.len());
@@ -139,7 +139,7 @@ fn overall(scene: &Scene, size: Size, style: Style) -> String {
     let extras = [
         (scene.failed, "failed", Paint::Bad),
         (scene.skipped, "skipped", Paint::Warn),
-        (scene.kept, "kept", Paint::Dim),
+        (scene.cached, "cached", Paint::Dim),
         (scene.tokens, "tokens", Paint::Dim),
     ];
     for (number, what, paint) in extras {
@@ -151,7 +151,7 @@ fn overall(scene: &Scene, size: Size, style: Style) -> String {
     line.done()
 }
 
-/// Those that are under way, and how many are not.
+/// Those that are open, and how many are not.
 fn files(scene: &Scene, room: usize, size: Size, style: Style) -> Vec<String> {
     // One file is what the first line says.
     if scene.files.len() < 2 || room == 0 {
@@ -173,7 +173,8 @@ fn file(file: &File, name: usize, size: Size, style: Style) -> String {
     let mut tail = format!("  {}/{}", file.done + file.failed + file.skipped, file.pages);
     match file.state {
         State::Writing => tail += "  writing",
-        _ if file.asking > 0 => tail += &format!("  {} asked", file.asking),
+        _ if file.in_flight > 0 => tail += &format!("  {} in flight", file.in_flight),
+        _ if file.blocked > 0 => tail += "  blocked",
         _ => tail += "  reading",
     }
     let mut line = Line::new(size, style);
@@ -193,7 +194,7 @@ fn file(file: &File, name: usize, size: Size, style: Style) -> String {
 fn others(scene: &Scene, running: usize, size: Size, style: Style) -> String {
     let of = |state| scene.files.iter().filter(|file| file.state == state).count();
     let counts = [
-        (running, "more under way", Paint::Plain),
+        (running, "more open", Paint::Plain),
         (of(State::Waiting), "waiting", Paint::Dim),
         (of(State::Done), "done", Paint::Good),
         (of(State::Failed), "failed", Paint::Bad),
@@ -256,27 +257,29 @@ fn notice(text: &str, size: Size, style: Style) -> String {
     line.done()
 }
 
-/// `  12 under way, 38 wait for rpm: room in 4 s`
+/// `  12 in flight, 38 blocked by rpm: room in 4 s`
 fn queue(scene: &Scene, size: Size, style: Style) -> String {
     let mut line = Line::new(size, style);
     line.push("  ", Paint::Plain);
     if scene.stopping {
         line.push("stopping: ", Paint::Warn);
+    } else if scene.paused {
+        line.push("paused: ", Paint::Warn);
     }
     let writing = scene.files.iter().any(|file| file.state == State::Writing);
-    if writing && scene.queue.under_way == 0 && scene.queue.waiting == 0 {
+    if writing && scene.queue.in_flight == 0 && scene.queue.blocked == 0 {
         line.push("writing outputs", Paint::Plain);
         return line.done();
     }
-    line.push(&format!("{} under way", scene.queue.under_way), Paint::Plain);
-    if scene.queue.waiting > 0 {
-        line.push(&format!(", {} wait", scene.queue.waiting), Paint::Plain);
+    line.push(&format!("{} in flight", scene.queue.in_flight), Paint::Plain);
+    if scene.queue.blocked > 0 {
+        line.push(&format!(", {} blocked", scene.queue.blocked), Paint::Plain);
     }
     match &scene.queue.blocked_by {
-        Some(Blocker::Found) => drop(line.push(" for the server", Paint::Warn)),
-        Some(Blocker::Files) => drop(line.push(" for pages of their own files", Paint::Plain)),
+        Some(Blocker::Found) => drop(line.push(" by the server", Paint::Warn)),
+        Some(Blocker::Files) => drop(line.push(" by the page concurrency", Paint::Plain)),
         Some(Blocker::Limit(name)) => {
-            line.push(&format!(" for {name}"), Paint::Warn);
+            line.push(&format!(" by {name}"), Paint::Warn);
             let gauge = scene.gauges.iter().find(|gauge| gauge.name == *name);
             if let Some(reason) = gauge.and_then(|gauge| gauge.shut.as_deref()) {
                 line.push(&format!(": {reason}"), Paint::Bad);
@@ -305,14 +308,15 @@ mod tests {
     }
 
     fn scene() -> Scene {
-        let file = |name: &str, state, pages, done, failed, asking| File {
+        let file = |name: &str, state, pages, done, failed, in_flight| File {
             name: name.to_owned(),
             state,
             pages,
             done,
             failed,
             skipped: 0,
-            asking,
+            blocked: 0,
+            in_flight,
         };
         let gauge = |name: &str, used, amount| Gauge { name: name.to_owned(), used, amount, ..Gauge::default() };
         Scene {
@@ -320,7 +324,7 @@ mod tests {
             pages: 120,
             done: 54,
             failed: 3,
-            kept: 10,
+            cached: 10,
             pages_per_minute: 85.4,
             remaining: Some(Duration::from_secs(48)),
             tokens: 81_234,
@@ -335,7 +339,7 @@ mod tests {
                 gauge("tpm", 12_449, 30_000),
                 gauge("concurrency", 12, 200),
             ],
-            queue: Queue { under_way: 12, waiting: 38, blocked_by: Some(Blocker::Limit("rpm".to_owned())) },
+            queue: Queue { in_flight: 12, blocked: 38, blocked_by: Some(Blocker::Limit("rpm".to_owned())) },
             ..Scene::default()
         }
     }
@@ -347,12 +351,12 @@ mod tests {
             lines,
             [
                 "━━━━━━━━━━━━━━━━━━━─────────────────────  57 of 120 pages  47 %  85/min  48 s left  3 failed",
-                "  a long report about the tides.p…  ━━━━━━━━━━──────────  51/100  20 asked  3 failed",
+                "  a long report about the tides.p…  ━━━━━━━━━━──────────  51/100  20 in flight  3 failed",
                 "  潮汐.pdf                          ━━━━━━━━━━━━━━━━━━━━  2/2  writing",
                 "  files: 1 waiting, 1 done",
                 "  rpm         ━━━━━━━━ 60/60        tpm         ━━━───── 12.4k/30.0k",
                 "  concurrency ──────── 12/200     ",
-                "  12 under way, 38 wait for rpm: room in 4 s",
+                "  12 in flight, 38 blocked by rpm: room in 4 s",
             ]
         );
     }
@@ -375,7 +379,7 @@ mod tests {
         let lines = draw(&scene(), size(60, 5), PLAIN);
         assert_eq!(lines.len(), 3);
         assert!(lines[0].contains("57 of 120 pages"));
-        assert_eq!(lines[2], "  12 under way, 38 wait for rpm: room in 4 s");
+        assert_eq!(lines[2], "  12 in flight, 38 blocked by rpm: room in 4 s");
     }
 
     #[test]
@@ -416,10 +420,10 @@ mod tests {
         let mut paused = scene();
         paused.gauges[0].held_for = Some(Duration::from_secs(30));
         let text = draw(&paused, size(100, 24), PLAIN).join("\n");
-        assert!(text.contains("paused 30 s") && text.contains("wait for rpm: room in 30 s"), "{text}");
+        assert!(text.contains("paused 30 s") && text.contains("blocked by rpm: room in 30 s"), "{text}");
         paused.gauges[0].shut = Some("the account is out of credit".to_owned());
         let text = draw(&paused, size(100, 24), PLAIN).join("\n");
-        assert!(text.contains("━ shut") && text.contains("wait for rpm: the account is out of credit"), "{text}");
+        assert!(text.contains("━ shut") && text.contains("blocked by rpm: the account is out of credit"), "{text}");
     }
 
     #[test]
@@ -430,7 +434,7 @@ mod tests {
         let lines = draw(&found, size(100, 24), PLAIN);
         assert_eq!(
             lines[lines.len() - 2..],
-            ["  found: 10 requests per second", "  12 under way, 38 wait for the server"]
+            ["  found: 10 requests per second", "  12 in flight, 38 blocked by the server"]
         );
         found.load = Some("this machine is busy".to_owned());
         let lines = draw(&found, size(100, 24), PLAIN);

@@ -3,7 +3,7 @@
 use super::figures::{count, time};
 use super::scene::{Blocker, Scene};
 
-/// `37 of 120 pages, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)`
+/// `37 of 120 pages, 85 per minute, about 58 s left, 12 in flight; 38 blocked by rpm (60 of 60 used)`
 pub(crate) fn progress(scene: &Scene) -> String {
     let more = if scene.more { "+" } else { "" };
     let mut line = format!("{} of {}{more} {}", scene.done, scene.pages, scene.unit.name());
@@ -13,19 +13,22 @@ pub(crate) fn progress(scene: &Scene) -> String {
         }
     }
     if scene.pages_per_minute >= 1.0 {
-        line += &format!(", {:.0} a minute", scene.pages_per_minute);
+        line += &format!(", {:.0} per minute", scene.pages_per_minute);
     }
     if let Some(left) = scene.remaining.filter(|left| !left.is_zero()) {
         line += &format!(", about {} left", time(left));
     }
-    if scene.queue.under_way > 0 {
-        line += &format!(", {} under way", scene.queue.under_way);
+    if scene.queue.in_flight > 0 {
+        line += &format!(", {} in flight", scene.queue.in_flight);
+    }
+    if scene.paused {
+        line += "; paused";
     }
     match &scene.queue.blocked_by {
-        Some(Blocker::Found) => line += &format!("; {} wait for the server", scene.queue.waiting),
-        Some(Blocker::Files) => line += &format!("; {} wait for pages of their own files", scene.queue.waiting),
+        Some(Blocker::Found) => line += &format!("; {} blocked by the server", scene.queue.blocked),
+        Some(Blocker::Files) => line += &format!("; {} blocked by the page concurrency", scene.queue.blocked),
         Some(Blocker::Limit(name)) => {
-            line += &format!("; {} wait for {name}", scene.queue.waiting);
+            line += &format!("; {} blocked by {name}", scene.queue.blocked);
             if let Some(gauge) = scene.gauges.iter().find(|gauge| gauge.name == *name) {
                 line += &format!(" ({} of {} used)", count(gauge.used), count(gauge.amount));
             }
@@ -54,11 +57,10 @@ mod tests {
             pages_per_minute: 85.4,
             remaining: Some(Duration::from_secs(58)),
             gauges: vec![Gauge { name: "rpm".to_owned(), used: 60, amount: 60, ..Gauge::default() }],
-            queue: Queue { under_way: 12, waiting: 38, blocked_by: Some(Blocker::Limit("rpm".to_owned())) },
+            queue: Queue { in_flight: 12, blocked: 38, blocked_by: Some(Blocker::Limit("rpm".to_owned())) },
             ..Scene::default()
         };
-        let line =
-            "37 of 120 pages, 2 failed, 85 a minute, about 58 s left, 12 under way; 38 wait for rpm (60 of 60 used)";
+        let line = "37 of 120 pages, 2 failed, 85 per minute, about 58 s left, 12 in flight; 38 blocked by rpm (60 of 60 used)";
         assert_eq!(progress(&scene), line);
     }
 
@@ -67,11 +69,11 @@ mod tests {
         let scene = Scene {
             pages: 9,
             done: 3,
-            queue: Queue { under_way: 1, waiting: 5, blocked_by: Some(Blocker::Found) },
+            queue: Queue { in_flight: 1, blocked: 5, blocked_by: Some(Blocker::Found) },
             found: Some("found: 10 requests per second".to_owned()),
             ..Scene::default()
         };
-        let line = "3 of 9 pages, 1 under way; 5 wait for the server; found: 10 requests per second";
+        let line = "3 of 9 pages, 1 in flight; 5 blocked by the server; found: 10 requests per second";
         assert_eq!(progress(&scene), line);
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use tidegate_batch::Progress;
 use tidegate_limit::{Found, FoundState, LimitSnapshot, Snapshot};
 
 use super::figures::time;
@@ -60,16 +61,16 @@ pub(crate) fn gauges(gate: &Snapshot) -> Vec<Gauge> {
     gate.limits.iter().filter(|limit| limit.name != FOUND).map(|limit| gauge(limit, gate)).collect()
 }
 
-pub(crate) fn queue(gate: &Snapshot) -> Queue {
-    Queue {
-        under_way: gate.current,
-        waiting: gate.waiting as u64,
-        blocked_by: gate.blocked_by.as_ref().map(|name| match name.as_str() {
-            "scopes" => Blocker::Files,
-            FOUND => Blocker::Found,
-            name => Blocker::Limit(name.to_owned()),
-        }),
-    }
+/// What the run's items do at the gate.
+pub(crate) fn queue(progress: &Progress, gate: &Snapshot) -> Queue {
+    let by_gate = gate.blocked_by.as_ref().map(|name| match name.as_str() {
+        "scopes" => Blocker::Files,
+        FOUND => Blocker::Found,
+        name => Blocker::Limit(name.to_owned()),
+    });
+    // Pages that wait for this limit are not in the gate's line yet.
+    let by_pictures = || (progress.blocked > 0).then(|| Blocker::Limit("pictures of a file".to_owned()));
+    Queue { in_flight: progress.in_flight, blocked: progress.blocked, blocked_by: by_gate.or_else(by_pictures) }
 }
 
 fn gauge(limit: &LimitSnapshot, gate: &Snapshot) -> Gauge {

@@ -69,7 +69,7 @@ fn text(command: &str, scene: &Scene) -> String {
     text.gauge("items", "Pages or requests of the run, as far as they are counted.", scene.pages as f64);
     text.gauge("items_counted", "1 once all of them are counted.", f64::from(u8::from(!scene.more)));
     text.counter("items_done_total", "Pages explained or requests answered, cached ones included.", scene.done);
-    text.counter("items_cached_total", "Of those, answered in an earlier run.", scene.kept);
+    text.counter("items_cached_total", "Of those, answered in an earlier run.", scene.cached);
     text.counter("items_failed_total", "Pages or requests that failed.", scene.failed);
     text.counter("items_skipped_total", "Pages without text that can be read.", scene.skipped);
     text.counter("tokens_total", "Tokens paid for, input and output.", scene.tokens);
@@ -78,8 +78,9 @@ fn text(command: &str, scene: &Scene) -> String {
     if let Some(remaining) = scene.remaining {
         text.gauge("remaining_seconds", "Time left, while it is known.", remaining.as_secs_f64());
     }
-    text.gauge("in_flight", "Requests in flight.", scene.queue.under_way as f64);
-    text.gauge("waiting", "Requests that wait for a limit.", scene.queue.waiting as f64);
+    text.gauge("in_flight", "Requests in flight.", scene.queue.in_flight as f64);
+    text.gauge("waiting", "Requests that are blocked by a limit.", scene.queue.blocked as f64);
+    text.gauge("paused", "1 while the run is paused.", f64::from(u8::from(scene.paused)));
     text.gauge("stopping", "1 once the run stops early.", f64::from(u8::from(scene.stopping)));
     type Column = (&'static str, &'static str, &'static str, fn(&Gauge) -> f64);
     let columns: [Column; 5] = [

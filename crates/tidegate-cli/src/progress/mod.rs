@@ -1,19 +1,17 @@
 //! How far a run has come, on standard error: a display that is drawn in place, lines for logs, JSON for programs, or
 //! nothing.
 //!
-//! `explain.rs` looks at a run that explains files, `live.rs` at a gate, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
+//! `run.rs` looks at a run, `live.rs` at its gate, `scene.rs` is what is shown, `draw.rs` how it looks, `screen.rs` how it gets onto the terminal, `figures.rs` how numbers
 //! and texts are made to fit. `lines.rs` and `json.rs` are the other two ways; `metrics.rs` is the page for Prometheus.
 
 mod draw;
-#[cfg(feature = "pdf")]
-mod explain;
 mod figures;
 mod json;
 mod lines;
 mod live;
 mod metrics;
 mod pressure;
-#[cfg_attr(not(feature = "pdf"), allow(dead_code, reason = "only explain shows files and pages"))]
+mod run;
 mod scene;
 mod screen;
 
@@ -28,10 +26,10 @@ use tidegate_limit::feedback::PROBED_BEYOND;
 use tidegate_loop::{JoinHandle, sleep, spawn};
 
 use draw::{Style, draw};
-pub(crate) use live::{found, gauges, queue};
+use live::{found, gauges, queue};
 pub(crate) use metrics::MetricsListener;
 use pressure::Pressure;
-pub(crate) use scene::{Scene, Unit};
+use scene::Scene;
 use screen::{Screen, size};
 
 use crate::terminal::{self, escape};
@@ -89,7 +87,7 @@ impl Reporter {
     }
 
     /// Something has happened: a line for people, if they want to know, and one of JSON for programs.
-    pub(crate) fn tell(&self, line: impl FnOnce() -> Option<String>, json: impl FnOnce() -> String) {
+    fn tell(&self, line: impl FnOnce() -> Option<String>, json: impl FnOnce() -> String) {
         match &*self.way {
             Way::Display(display) => {
                 if let Some(line) = line() {

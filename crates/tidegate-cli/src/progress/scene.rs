@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate_batch::Unit;
+
 /// A run at one instant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scene {
@@ -12,12 +14,13 @@ pub(crate) struct Scene {
     pub(crate) more: bool,
     pub(crate) done: u64,
     /// Of those, from an earlier run.
-    pub(crate) kept: u64,
+    pub(crate) cached: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) pages_per_minute: f64,
     pub(crate) remaining: Option<Duration>,
     pub(crate) tokens: u64,
+    pub(crate) paused: bool,
     pub(crate) stopping: bool,
     pub(crate) files: Vec<File>,
     pub(crate) gauges: Vec<Gauge>,
@@ -26,23 +29,6 @@ pub(crate) struct Scene {
     pub(crate) found: Option<String>,
     /// This machine holds the run back.
     pub(crate) load: Option<String>,
-}
-
-/// What is counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Unit {
-    #[default]
-    Pages,
-    Requests,
-}
-
-impl Unit {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Unit::Pages => "pages",
-            Unit::Requests => "requests",
-        }
-    }
 }
 
 /// A file and its pages.
@@ -54,8 +40,8 @@ pub(crate) struct File {
     pub(crate) done: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
-    /// At the gate or on their way.
-    pub(crate) asking: u64,
+    pub(crate) blocked: u64,
+    pub(crate) in_flight: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,11 +71,11 @@ pub(crate) struct Gauge {
     pub(crate) shut: Option<String>,
 }
 
-/// Who waits, and for what.
+/// The run's items at the gate.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Queue {
-    pub(crate) under_way: u64,
-    pub(crate) waiting: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) blocked: u64,
     pub(crate) blocked_by: Option<Blocker>,
 }
 

@@ -38,7 +38,7 @@ fn results_go_to_the_file_and_the_summary_to_the_terminal() {
 
     let again = batch(&server, &[&requests, "--json"]);
     let summary: Value = serde_json::from_slice(&again.stdout).unwrap();
-    assert_eq!((&summary["answered"], &summary["already"]), (&0.into(), &40.into()));
+    assert_eq!((&summary["answered"], &summary["cached"]), (&0.into(), &40.into()));
     assert_eq!(server.stats().accepted, 40);
 }
 

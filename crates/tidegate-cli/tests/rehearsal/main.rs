@@ -5,9 +5,9 @@ mod counts;
 #[cfg(feature = "pdf")]
 #[path = "../common/crew.rs"]
 mod crew;
+mod dashboard;
 #[path = "../common/data.rs"]
 mod data;
-mod dashboard;
 #[cfg(feature = "pdf")]
 mod explain;
 #[cfg(feature = "pdf")]

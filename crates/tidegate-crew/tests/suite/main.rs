@@ -78,17 +78,17 @@ fn a_page_is_paid_for_once_whoever_asks_again() {
         let (broker, server, gate) = (memory(), server(Duration::ZERO), gate());
         let worker = worker(&broker, &server, 4);
         let first = crew(&broker, &server, &gate);
-        let asked = first.ask(gate.unscoped(), &question(1)).await.unwrap();
+        let asked = first.ask(&gate.unscoped().into(), &question(1)).await.unwrap();
         assert!(asked.answer.usage.total() > 0 && asked.attempts == 1);
         let traffic = first.traffic();
         assert_eq!((traffic.sent, traffic.answered, traffic.usage), (1, 1, asked.answer.usage));
         // Another run, which was killed before it had heard the answer.
         let second = crew(&broker, &server, &gate);
-        assert_eq!(second.ask(gate.unscoped(), &question(1)).await.unwrap(), asked);
+        assert_eq!(second.ask(&gate.unscoped().into(), &question(1)).await.unwrap(), asked);
         assert_eq!((server.stats().answered, second.traffic().sent), (1, 0));
         // Unless it is meant to be asked again.
         let fresh = crew(&broker, &server, &gate).with_fresh(true);
-        fresh.ask(gate.unscoped(), &question(1)).await.unwrap();
+        fresh.ask(&gate.unscoped().into(), &question(1)).await.unwrap();
         assert_eq!(server.stats().answered, 2);
         worker.stop().await;
     });
@@ -102,7 +102,7 @@ fn what_a_server_refuses_comes_back_in_its_words_and_is_asked_again_by_the_next(
         let worker = worker(&broker, &server, 4);
         for run in 1..=2 {
             let crew = crew(&broker, &server, &gate);
-            let error = crew.ask(gate.unscoped(), &question(1)).await.unwrap_err();
+            let error = crew.ask(&gate.unscoped().into(), &question(1)).await.unwrap_err();
             assert!(matches!(&error, CallError::Refused { status: 404, .. }), "{error:?}");
             assert_eq!(server.stats().rejected, run);
         }
@@ -117,7 +117,7 @@ fn a_wrong_key_names_the_worker_that_has_it() {
         let (broker, gate) = (memory(), gate());
         let server = Server::builder().api_key("another").start_in_thread().unwrap();
         let worker = worker(&broker, &server, 4);
-        let error = crew(&broker, &server, &gate).ask(gate.unscoped(), &question(1)).await.unwrap_err();
+        let error = crew(&broker, &server, &gate).ask(&gate.unscoped().into(), &question(1)).await.unwrap_err();
         let CallError::Shut { reason } = error else { panic!("{error:?}") };
         assert!(reason.starts_with("worker w: ") && reason.contains("wants a key"), "{reason}");
         worker.stop().await;
@@ -132,7 +132,7 @@ fn what_no_worker_has_is_taken_back_and_can_be_asked_again() {
         let ask_all = |crew: &Crew| -> Vec<_> {
             let ask = |page: u32| {
                 let (crew, gate) = (crew.clone(), gate.clone());
-                spawn(async move { crew.ask(gate.unscoped(), &question(page)).await })
+                spawn(async move { crew.ask(&gate.unscoped().into(), &question(page)).await })
             };
             (1..=10).map(ask).collect()
         };
@@ -152,7 +152,7 @@ fn what_no_worker_has_is_taken_back_and_can_be_asked_again() {
             }
         }
         assert_eq!((answered, first.outstanding()), (3, 0));
-        let closed = first.ask(gate.unscoped(), &question(11)).await.unwrap_err();
+        let closed = first.ask(&gate.unscoped().into(), &question(11)).await.unwrap_err();
         assert_eq!(closed, CallError::Closed);
 
         // What was revoked has to be asked about under another name; the rest is not paid for twice.
@@ -173,7 +173,7 @@ fn a_revoke_by_somebody_else_does_not_lose_the_page() {
         let crew = crew(&broker, &server, &gate);
         let asking = spawn({
             let (crew, gate) = (crew.clone(), gate.clone());
-            async move { crew.ask(gate.unscoped(), &question(1)).await }
+            async move { crew.ask(&gate.unscoped().into(), &question(1)).await }
         });
         let waiting = loop {
             let waiting = broker.peek(QUEUE, 9).await.unwrap();
@@ -196,7 +196,7 @@ fn tasks_that_are_no_pages_or_for_others_are_refused() {
         let (broker, server, gate) = (memory(), server(Duration::ZERO), gate());
         let stranger = self::server(Duration::ZERO);
         let worker = worker(&broker, &stranger, 4);
-        let error = crew(&broker, &server, &gate).ask(gate.unscoped(), &question(1)).await.unwrap_err();
+        let error = crew(&broker, &server, &gate).ask(&gate.unscoped().into(), &question(1)).await.unwrap_err();
         let CallError::Shut { reason } = error else { panic!("{error:?}") };
         assert!(reason.contains("worker w asks openai at"), "{reason}");
         let task = Task::new(TASK).kwarg("page", "two");
@@ -224,7 +224,7 @@ fn the_model_of_a_queued_page_cannot_choose_the_path_that_a_key_is_sent_to() {
             let asks = Asks::Server(gemini()).server();
             let crew = Crew::new(Rc::clone(&broker), QUEUE, asks, alone, Some(parameters), &gate);
             let gate = gate.clone();
-            async move { crew.ask(gate.unscoped(), &question(1)).await }
+            async move { crew.ask(&gate.unscoped().into(), &question(1)).await }
         };
         let error = ask("../../v1beta/cachedContents?x=").await.unwrap_err();
         assert!(matches!(&error, CallError::BadModel { reason } if reason.contains("cachedContents")), "{error:?}");
@@ -250,7 +250,7 @@ fn a_worker_answers_only_for_the_models_it_allows_and_up_to_its_token_limit() {
             let asks = Asks::Server(caller(&server)).server();
             let crew = Crew::new(Rc::clone(&broker), QUEUE, asks, alone, Some(parameters), &gate);
             let gate = gate.clone();
-            async move { crew.ask(gate.unscoped(), &question(1)).await }
+            async move { crew.ask(&gate.unscoped().into(), &question(1)).await }
         };
         let error = ask("large", None).await.unwrap_err();
         assert!(matches!(&error, CallError::Shut { reason } if reason.contains("answers only for small")), "{error:?}");
@@ -282,7 +282,7 @@ fn a_broker_that_stumbles_loses_no_page() {
             let asking: Vec<_> = (1..=20)
                 .map(|page| {
                     let (crew, gate) = (crew.clone(), gate.clone());
-                    spawn(async move { crew.ask(gate.unscoped(), &question(page)).await.map(drop) })
+                    spawn(async move { crew.ask(&gate.unscoped().into(), &question(page)).await.map(drop) })
                 })
                 .collect();
             for asked in asking {

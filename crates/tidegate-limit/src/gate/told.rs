@@ -21,7 +21,7 @@ impl Gate {
 
     /// Changes the amount of a limit, in effect when this returns. Raised: whoever fits now goes at once. Lowered: nobody
     /// goes until the lower amount is kept; leases that have been granted stay. A concurrency of 0 stops everybody until
-    /// it is raised; a rate of 0 refuses every cost as too large.
+    /// it is raised; a rate of 0 refuses every cost as too large. [`adjust`](Self::adjust) does not change it any more.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -37,6 +37,26 @@ impl Gate {
     /// ```
     pub fn set(&self, limit: &str, amount: u64) -> Result<(), UnknownLimit> {
         self.with_limit(limit, |state, limit, now| state.limits.set_amount(limit, amount, now))
+    }
+
+    /// As [`set`](Self::set), by a program that derives the amount from something: an amount that was set stays. Returns
+    /// `true` if the amount is this one now.
+    ///
+    /// # Errors
+    /// [`UnknownLimit`].
+    ///
+    /// ```
+    /// # use tidegate_limit::{Gate, Limit};
+    /// # let gate = Gate::builder().limit(Limit::concurrency("global", 200)).build().unwrap();
+    /// assert!(gate.adjust("global", 300).unwrap());
+    /// gate.set("global", 50).unwrap();
+    /// assert!(!gate.adjust("global", 300).unwrap());
+    /// assert_eq!(gate.stats().limit("global").unwrap().amount, 50);
+    /// ```
+    pub fn adjust(&self, limit: &str, amount: u64) -> Result<bool, UnknownLimit> {
+        let mut is_adjusted = false;
+        self.with_limit(limit, |state, limit, now| is_adjusted = state.limits.adjust_amount(limit, amount, now))?;
+        Ok(is_adjusted)
     }
 
     /// Lets nobody past a limit for this long: the server has said so. A longer pause told before stays.

@@ -346,10 +346,18 @@ impl Finder {
             && (self.trusted || (self.window.is_none() && self.flights.unconfirmed() + 2 <= self.burst))
     }
 
-    /// The earliest instant at which the last of `count` more requests has been sent, by the window alone.
+    /// Another amount was stated: a window that was stated and not contradicted follows it.
+    pub(crate) fn restate(&mut self, stated: Option<(u64, Duration)>) {
+        if self.window.is_some_and(|window| !window.learnt) {
+            self.window = stated.map(|(amount, length)| Window::given(amount, length));
+        }
+    }
+
+    /// The earliest instant at which the last of `count` more requests has been sent, by what was found alone: stated limits
+    /// are asked themselves.
     pub(crate) fn last_of(&self, count: u64, now: Moment) -> Moment {
         let from = now.max(self.hinted_until);
-        let Some(window) = &self.window else { return from };
+        let Some(window) = self.window.as_ref().filter(|window| window.learnt) else { return from };
         let used = self.flights.sent_after(now.minus(window.length)).min(window.amount);
         let rounds = (used + count).saturating_sub(1) / window.amount;
         from + window.length.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))

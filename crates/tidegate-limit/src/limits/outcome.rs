@@ -36,7 +36,7 @@ impl Limits {
     }
 
     /// The slowest stated rate of requests in a strict window: what a refusal is held against first.
-    fn stated_window(&self) -> Option<(u64, Duration)> {
+    pub(super) fn stated_window(&self) -> Option<(u64, Duration)> {
         let strict = self.slots.iter().filter_map(|slot| match &slot.count {
             Count::Rate { dimension: Dimension::REQUESTS, model: Model::Strict(log), .. } => {
                 Some((log.amount(), Duration::from_nanos(log.window())))

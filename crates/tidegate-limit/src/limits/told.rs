@@ -24,10 +24,30 @@ impl Limits {
     /// assert!(limits.check(&Cost::request(), Moment::ZERO).is_ok());
     /// ```
     pub fn set_amount(&mut self, limit: LimitId, to: u64, now: Moment) {
+        self.slot_mut(limit).is_set = true;
+        self.change_amount(limit, to, now);
+    }
+
+    /// Changes the amount of a limit that nothing has [set](Self::set_amount) so far. Returns `false` if it was set.
+    pub(crate) fn adjust_amount(&mut self, limit: LimitId, to: u64, now: Moment) -> bool {
+        let is_set = self.slot_mut(limit).is_set;
+        if !is_set {
+            self.change_amount(limit, to, now);
+        }
+        !is_set
+    }
+
+    fn change_amount(&mut self, limit: LimitId, to: u64, now: Moment) {
         let now = self.advance(now);
         match &mut self.slot_mut(limit).count {
             Count::Concurrency { amount, .. } => *amount = to,
-            Count::Rate { model, .. } => model.set_amount(to, now),
+            Count::Rate { model, .. } => {
+                model.set_amount(to, now);
+                let stated = self.stated_window();
+                if let Some(finder) = self.finder_mut() {
+                    finder.restate(stated);
+                }
+            }
             // What was found is not stated.
             Count::Found(_) => {}
         }

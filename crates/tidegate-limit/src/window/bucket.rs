@@ -22,7 +22,7 @@ fn coarse_up(at: Fine) -> Moment {
     Moment::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     /// What flows in during `per`.
     amount: u64,

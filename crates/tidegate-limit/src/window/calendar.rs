@@ -48,7 +48,7 @@ fn days_around(zone: &TimeZone, wall: WallNanos) -> Option<(WallNanos, WallNanos
     Some((begins(today)?, begins(today.checked_add(1.day()).ok()?)?))
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Calendar {
     amount: u64,
     periods: Periods,

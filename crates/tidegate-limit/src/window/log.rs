@@ -29,7 +29,7 @@ struct Entry {
     amount: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     amount: u64,
     window: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Log {
     departures: Option<Departures>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Departures {
     amount: u64,
     recent: VecDeque<(Moment, u64)>,

@@ -18,7 +18,7 @@ pub(crate) struct Setting {
     pub(crate) margin: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Model {
     Strict(Log),
     Bucket(Bucket),

@@ -9,7 +9,7 @@ mod words;
 use std::cell::Cell;
 use std::fmt::Write as _;
 
-use tidegate_limit::{Admission, Cost, Scope};
+use tidegate_limit::{Admission, Cost};
 use tidegate_loop::to_thread;
 
 use self::rank::Ranking;
@@ -19,6 +19,7 @@ use crate::calibration::Typical;
 use crate::call_error::CallError;
 use crate::estimate::{Estimate, tokens_of_question};
 use crate::question::{Answer, Finish, Question, Usage};
+use crate::run::ItemScope;
 
 /// Counts up when the same page would be answered differently.
 const VERSION: u32 = 1;
@@ -64,11 +65,11 @@ impl Provider for Local {
         Dialect::OpenAi.cost(usage.input_tokens, usage.output_tokens)
     }
 
-    fn ask<'a>(&'a self, scope: &'a Scope, question: &'a Question) -> Asking<'a> {
+    fn ask<'a>(&'a self, scope: &'a ItemScope, question: &'a Question) -> Asking<'a> {
         Box::pin(async move {
             let tokens = self.estimate(question).input_tokens;
             self.typical.set(self.typical.get().settled(Usage { input_tokens: tokens, output_tokens: 0 }));
-            let mut lease = self.gate.enter(scope, Dialect::OpenAi.cost(tokens, 0)).await?;
+            let mut lease = scope.enter(&self.gate, Dialect::OpenAi.cost(tokens, 0)).await?;
             lease.sent();
             let question = question.clone();
             let text = to_thread(move || explain(&question))
