@@ -35,6 +35,8 @@ pub use acks::{AckFrame, AckTracker, Settle};
 pub use client::{ConnectError, Connection, ConnectionStats, Error, Incoming, Options, PublishError, Publishing};
 pub use message::{Delivery, Message, RawProperties, Returned, Tag, Unreadable};
 pub use properties::{Field, Fields, Glance, Headers};
-pub use session::{Closed, Consume, Declared, Difference, Event, Refusal, Reply, Session, SessionOptions, Unsent};
+pub use session::{
+    Closed, Consume, Declared, Difference, Event, PROPERTIES_BYTES_MAX, Refusal, Reply, Session, SessionOptions, Unsent,
+};
 pub use topology::{Argument, Exchange, Queue};
 pub use uri::{Host, Sasl, Uri, UriError};

@@ -147,6 +147,12 @@ impl Message {
         self
     }
 
+    /// Returns how many bytes its properties have; see [`PROPERTIES_BYTES_MAX`](crate::PROPERTIES_BYTES_MAX).
+    #[must_use]
+    pub fn properties_bytes(&self) -> usize {
+        self.properties.len()
+    }
+
     /// Whether it comes back if no queue takes it; not unless set.
     pub fn mandatory(mut self, mandatory: bool) -> Message {
         self.mandatory = mandatory;

@@ -21,6 +21,10 @@ const BASIC: u16 = 60;
 /// to run out of stack.
 const DEPTH_MAX: u32 = 32;
 
+/// Largest header frame that is read. A message's properties come in one frame, whatever was agreed: RabbitMQ adds `x-death` to
+/// those of a message that filled its frame, and its producer may have agreed on larger frames.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
 /// What is wrong with bytes that came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -58,7 +62,8 @@ pub(crate) fn split(input: &[u8], frame_max: usize) -> Result<Option<Frame<'_>>,
         };
     }
     let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-    if length > frame_max - OVERHEAD {
+    let bytes_max = if head[0] == HEADER { frame_max.max(HEADER_BYTES_MAX) } else { frame_max };
+    if length > bytes_max - OVERHEAD {
         return Err(Fault::Malformed("a frame is larger than was agreed"));
     }
     let Some((payload, [end, ..])) = rest.split_at_checked(length) else { return Ok(None) };

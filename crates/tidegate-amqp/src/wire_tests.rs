@@ -277,3 +277,14 @@ fn noise_is_read_without_a_panic_and_never_differently() {
         }
     }
 }
+
+#[test]
+fn only_a_header_may_be_larger_than_was_agreed() {
+    let frame = |kind: u8| [&[kind, 0, 1][..], &200_000_u32.to_be_bytes(), &vec![0; 200_000], &[END]].concat();
+    assert_eq!(split(&frame(HEADER), FRAME_MAX).unwrap().unwrap().payload.len(), 200_000);
+    for kind in [METHOD, BODY] {
+        assert_eq!(split(&frame(kind), FRAME_MAX), Err(Fault::Malformed("a frame is larger than was agreed")));
+    }
+    let announced = [&[HEADER, 0, 1][..], &2_000_000_u32.to_be_bytes()].concat();
+    assert_eq!(split(&announced, FRAME_MAX), Err(Fault::Malformed("a frame is larger than was agreed")));
+}

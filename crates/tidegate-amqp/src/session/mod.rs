@@ -24,6 +24,12 @@ use channel::Channel;
 /// RabbitMQ's own; more does not pay.
 const FRAME_BYTES_MAX: u32 = 128 * 1024;
 
+/// Longest properties that a message can be published with, encoded, unless the broker wants smaller frames than 128 KiB.
+pub const PROPERTIES_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - wire::OVERHEAD - PROPERTIES_OFFSET;
+
+/// Class, weight and length of the body stand before the properties in their frame.
+const PROPERTIES_OFFSET: usize = 12;
+
 /// The smallest a peer may ask for.
 const FRAME_BYTES_MIN: u32 = 4096;
 

@@ -6,7 +6,7 @@ use amq_protocol::types::{FieldTable, ShortString};
 
 use super::channel::Expect;
 use super::confirms::fingerprint;
-use super::{CHANNEL, Session};
+use super::{CHANNEL, PROPERTIES_OFFSET, Session};
 use crate::message::Message;
 use crate::topology::{Exchange, Queue};
 use crate::wire;
@@ -242,8 +242,7 @@ impl Session {
         if message.exchange.len() > 255 || message.routing_key.len() > 255 {
             return Err(Unsent::NameTooLong);
         }
-        // Class, weight and length stand before them.
-        if message.properties.len() + 12 + wire::OVERHEAD > self.frame_max {
+        if message.properties.len() + PROPERTIES_OFFSET + wire::OVERHEAD > self.frame_max {
             return Err(Unsent::PropertiesTooLong);
         }
         let Message { exchange, routing_key, mandatory, body, properties } = message;

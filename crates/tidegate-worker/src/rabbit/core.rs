@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, Queue, Uri};
+use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, PROPERTIES_BYTES_MAX, Queue, Uri};
 use tidegate_loop::{LoopHandle, sleep, timeout};
 use tidegate_sync::Mutex;
 
@@ -214,7 +214,18 @@ impl Core {
             _ => (String::new(), envelope.queue.clone()),
         };
         let properties = message::properties(stored, priority);
-        Ok(Message::new(exchange, key, envelope.body.clone()).properties(&properties).mandatory(true))
+        let message = Message::new(exchange, key, envelope.body.clone()).properties(&properties).mandatory(true);
+        match message.properties_bytes() {
+            ..=PROPERTIES_BYTES_MAX => Ok(message),
+            _ if place == Place::Dead => Ok(message.properties(&message::fitting(stored, priority))),
+            bytes => Err(BrokerError::Refused {
+                message: format!(
+                    "the headers of task {} have {bytes} bytes with those that the queue needs, and no more than \
+                     {PROPERTIES_BYTES_MAX} fit: move what they carry to the arguments",
+                    message::excerpt(envelope.id.as_str())
+                ),
+            }),
+        }
     }
 
     /// As [`message`](Self::message). Queues are made over another connection than tasks are published over; until the deadline it

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldArray, FieldTable, ShortString};
-use tidegate_amqp::{Delivery, Field, Glance, Message};
+use tidegate_amqp::{Delivery, Field, Glance, Message, PROPERTIES_BYTES_MAX, RawProperties};
 
 use crate::codec::{celery, dramatiq};
 use crate::task::{Envelope, TaskId, Unique};
@@ -21,6 +21,9 @@ pub(super) const PRIORITY_RETURNED: u8 = 10;
 
 /// A header's frame has 128 KiB; a traceback is the only thing in it that grows by itself.
 const TRACEBACK_BYTES_MAX: usize = 32 * 1024;
+
+/// Of a text that others wrote, so much is quoted.
+const EXCERPT_BYTES_MAX: usize = 1024;
 
 /// Raw properties of at most this length are kept in a header.
 const RAW_BYTES_MAX: usize = 64 * 1024;
@@ -106,6 +109,49 @@ pub(super) fn properties(stored: &Stored, priority: u8) -> BasicProperties {
         }
     }
     properties.with_headers(headers)
+}
+
+/// The properties of a dead letter that has no room for all of them: reason and traceback are shortened, and the longest headers
+/// are left out and named.
+pub(super) fn fitting(stored: &Stored, priority: u8) -> BasicProperties {
+    let mut stored = stored.clone();
+    let mut reason = String::new();
+    if let Some(death) = &mut stored.dead {
+        death.traceback = None;
+        death.reason = excerpt(&death.reason).to_owned();
+        reason.clone_from(&death.reason);
+    }
+    let mut left_out = Vec::new();
+    while !fits(&stored) {
+        let envelope = Arc::make_mut(&mut stored.envelope);
+        let longest = envelope.headers.iter().max_by_key(|(name, value)| name.len() + value.to_string().len());
+        let Some(name) = longest.map(|(name, _)| name.clone()) else {
+            // A key of that length has no room in any message.
+            envelope.unique = None;
+            break;
+        };
+        let bytes = envelope.headers.remove(&name).map_or(0, |value| value.to_string().len());
+        left_out.push(format!("{} ({bytes} bytes)", excerpt(&name)));
+        if let Some(death) = &mut stored.dead {
+            death.reason = format!("{reason}; headers without room: {}", left_out.join(", "));
+        }
+    }
+    if !left_out.is_empty() {
+        let (id, headers) = (excerpt(stored.envelope.id.as_str()), left_out.join(", "));
+        tracing::error!(task.id = id, headers, "a dead letter has no room for these headers: they are left out");
+    }
+    properties(&stored, priority)
+}
+
+/// Returns `true` if the task's properties have room in a message.
+pub(super) fn fits(stored: &Stored) -> bool {
+    let written = properties(stored, PRIORITY_RETURNED);
+    RawProperties::from(&written).as_bytes().len() <= PROPERTIES_BYTES_MAX
+}
+
+/// The beginning of a text that others wrote.
+pub(super) fn excerpt(text: &str) -> &str {
+    cut(text, EXCERPT_BYTES_MAX)
 }
 
 fn with_property(properties: BasicProperties, name: &str, value: &str) -> BasicProperties {
@@ -241,14 +287,23 @@ pub(super) fn read(
 pub(super) fn raw_letter(place: String, delivery: Delivery, death: &Death) -> Message {
     let Delivery { properties, body, .. } = delivery;
     let raw = properties.as_bytes();
-    if raw.len() > RAW_BYTES_MAX {
+    if (RAW_BYTES_MAX..=PROPERTIES_BYTES_MAX).contains(&raw.len()) {
         // There is no room for more beside them in one frame.
         return Message::to_queue(place, body).raw_properties(&properties).mandatory(true);
     }
     let mut headers = FieldTable::default();
     headers.insert("tg-dead-at".into(), nanos(death.at));
-    headers.insert("tg-dead-reason".into(), text(cut(&death.reason, TRACEBACK_BYTES_MAX)));
-    headers.insert("tg-raw-properties".into(), AMQPValue::LongString(raw.to_vec().into()));
+    let mut reason = cut(&death.reason, TRACEBACK_BYTES_MAX).to_owned();
+    if raw.len() > PROPERTIES_BYTES_MAX {
+        tracing::error!(
+            bytes = raw.len(),
+            "a dead letter has no room for properties of this length: they are left out"
+        );
+        reason += &format!("; its properties have {} bytes and are left out", raw.len());
+    } else {
+        headers.insert("tg-raw-properties".into(), AMQPValue::LongString(raw.to_vec().into()));
+    }
+    headers.insert("tg-dead-reason".into(), text(&reason));
     let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
     Message::to_queue(place, body).properties(&properties).mandatory(true)
 }
@@ -348,7 +403,6 @@ fn to_json(field: Field<'_>) -> Value {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_amqp::RawProperties;
 
     fn read(queue: &str, properties: &BasicProperties, body: Vec<u8>, found: Timestamp) -> Stored {
         super::read(queue, &RawProperties::from(properties).glance().unwrap(), body, found, false, None)
@@ -384,6 +438,31 @@ mod tests {
                 assert_eq!(read("mail", &written, b"body".to_vec(), at(0)), stored);
             }
         }
+    }
+
+    #[test]
+    fn a_dead_letter_without_room_for_all_headers_names_those_it_leaves_out() {
+        let death =
+            |reason: String| Some(Box::new(Death { at: at(5), reason, traceback: Some("line\n".repeat(9_000)) }));
+        let stored = |headers: &[(&str, usize)], reason: String| {
+            let mut envelope = Envelope::new("mail", b"body".to_vec());
+            envelope.headers =
+                headers.iter().map(|(name, bytes)| ((*name).to_owned(), json!("x".repeat(*bytes)))).collect();
+            Stored { envelope: Arc::new(envelope), retries: 1, crashes: 0, published: at(1), dead: death(reason) }
+        };
+        let written = |stored: &Stored| read("mail", &fitting(stored, 0), b"body".to_vec(), at(0));
+
+        let named = stored(&[("task", 100_000)], format!("there is no handler for {}", "x".repeat(100_000)));
+        assert!(!fits(&named));
+        let letter = written(&named);
+        assert_eq!(letter.envelope.headers, named.envelope.headers, "only the reason is shortened");
+        let reason = letter.dead.unwrap().reason;
+        assert!(reason.starts_with("there is no handler for x") && reason.len() <= 1_024, "{reason}");
+
+        let full = stored(&[("task", 130_900), ("id", 36)], "rejected".into());
+        let letter = written(&full);
+        assert_eq!(letter.envelope.headers.keys().collect::<Vec<_>>(), ["id"]);
+        assert_eq!(letter.dead.unwrap().reason, "rejected; headers without room: task (130902 bytes)");
     }
 
     #[test]

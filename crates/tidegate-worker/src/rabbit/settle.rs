@@ -9,12 +9,12 @@ use tidegate_loop::{LoopHandle, Task, sleep, spawn, timeout};
 use tidegate_sync::Event;
 
 use super::consumer::Shared;
-use super::core::{Core, Place};
+use super::core::{Core, Place, dying};
 use super::engine::held::Attempt;
 use super::engine::plan::{Outcome, Step};
 use super::engine::publisher::{Fate, Terms};
 use super::engine::settling::{After, Todo};
-use super::message::Stored;
+use super::message::{self, Stored};
 use super::topology::REVOKED;
 use crate::broker::{BrokerError, Tag};
 use crate::hash::QuickMap;
@@ -142,6 +142,11 @@ impl Core {
             },
             Step::Copy(copy) => match self.write_each(std::slice::from_ref(&**copy), self.lasting()).await {
                 Ok(fates) => Outcome::Fates(fates),
+                // It would be refused again and again. A dead letter has room: it leaves out what has none.
+                Err(BrokerError::Refused { message }) if copy.1 != Place::Dead && !message::fits(&copy.0) => {
+                    let letter = dying(copy.0.clone(), self.now(), message, None);
+                    Outcome::Then(vec![Step::Copy(Box::new((letter, Place::Dead)))])
+                }
                 Err(error) => Outcome::Again { reason: error.to_string() },
             },
             Step::Recount(copy) => {

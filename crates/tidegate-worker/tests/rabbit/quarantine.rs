@@ -138,3 +138,53 @@ fn the_producer_of_a_body_that_cannot_be_read_gets_a_failure() {
         broker.close().await.unwrap();
     });
 }
+
+/// A message whose headers nearly fill a frame of 128 KiB, as another program publishes it.
+fn with_long_header(queue: &str) -> Message {
+    let mut headers = FieldTable::default();
+    headers.insert("long".into(), AMQPValue::LongString("x".repeat(131_000).into()));
+    let properties = BasicProperties::default().with_headers(headers).with_message_id("long".into());
+    Message::to_queue(queue, b"long".to_vec()).properties(&properties)
+}
+
+#[test]
+fn a_message_whose_headers_leave_no_room_for_more_holds_up_no_other() {
+    on_loop(async {
+        for kind in [QueueKind::Plain, QueueKind::Classic, QueueKind::Quorum] {
+            let (broker, connection) = (open_kind(kind).await, connect().await);
+            let (queue, aside) = (name("long"), name("aside"));
+            let consumer = subscribe(&broker, &[&queue], 10).await;
+            // The broker's own dead-lettering adds to the headers: they come in a frame that is larger than was agreed.
+            let aside = Queue::durable(&aside)
+                .argument("x-message-ttl", 1_i64)
+                .argument("x-expires", 60_000_i64)
+                .argument("x-dead-letter-exchange", "")
+                .argument("x-dead-letter-routing-key", queue.as_str());
+            connection.declare(&aside).await.unwrap();
+            publish(&connection, with_long_header(&aside.name)).await;
+            let verdicts = [
+                Verdict::Retry { at: broker.now() },
+                Verdict::Dead { reason: "x".repeat(100_000), traceback: Some("line\n".repeat(10_000)) },
+            ];
+            for verdict in verdicts {
+                let long = one(&consumer).await;
+                assert_eq!((body(&long), long.envelope.headers.len()), ("long", 1), "{kind}");
+                assert_eq!(settle(&consumer, long.tag, verdict).await, Settled::Done, "{kind}");
+                publish(&connection, with_long_header(&queue)).await;
+            }
+            let last = one(&consumer).await;
+            assert_eq!(settle(&consumer, last.tag, Verdict::Ack).await, Settled::Done);
+            consumer.close().await.unwrap();
+            let letters = broker.dead(Some(&queue), 10).await.unwrap();
+            let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+            assert_eq!(letters.len(), 2, "{kind}: {reasons:?}");
+            assert!(
+                reasons.iter().all(|reason| reason.ends_with("headers without room: long (131002 bytes)")),
+                "{reasons:?}"
+            );
+            assert!(letters.iter().all(|letter| letter.envelope.body == b"long"));
+            broker.dead_drop(Selection::Queue(queue.clone())).await.unwrap();
+            broker.close().await.unwrap();
+        }
+    });
+}
