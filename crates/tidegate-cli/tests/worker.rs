@@ -1,7 +1,7 @@
 //! `tidegate worker` as a user meets it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -116,6 +116,24 @@ fn a_worker_says_what_it_does_runs_tasks_and_stops_in_order() {
     let report = worker.ended();
     assert_eq!((&report["received"], &report["unsettled"]), (&Value::from(5), &Value::from(0)), "{report}");
     assert_eq!(report["settled"], serde_json::json!({"success": 2, "failure": 2, "rejected": 1}));
+}
+
+#[test]
+fn a_signal_during_the_start_ends_a_worker() {
+    let place = TempDir::new().unwrap();
+    // A broker that takes the connection and never answers: the worker waits for it until it is stopped.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = format!("--broker=amqp://{}", silent.local_addr().unwrap());
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let mut command = tidegate(place.path(), &["worker", &broker, "--handler=echo=exec:cat"]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let connection = silent.accept().unwrap();
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{}", text(&ended.stderr));
+        drop(connection);
+    }
 }
 
 #[test]

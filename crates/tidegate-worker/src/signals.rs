@@ -40,6 +40,27 @@ impl Signals {
         })
     }
 
+    /// Runs `future` to its end, or until a stop is asked for: then it is dropped, and the signal returned.
+    ///
+    /// # Errors
+    /// The signal that came first.
+    ///
+    /// # Cancel safety
+    /// As `future`; no signal is lost.
+    pub async fn interrupt<T>(&mut self, future: impl Future<Output = T>) -> Result<T, SignalKind> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.terminate.poll_recv(cx).is_ready() {
+                return Poll::Ready(Err(SignalKind::TERMINATE));
+            }
+            if self.interrupt.poll_recv(cx).is_ready() {
+                return Poll::Ready(Err(SignalKind::INTERRUPT));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
     /// Passes them on to a worker, for ever.
     ///
     /// # Cancel safety

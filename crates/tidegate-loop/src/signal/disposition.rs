@@ -166,6 +166,8 @@ pub(super) struct Use {
     purpose: Purpose,
     /// Whether the previous disposition is put back when this was the last.
     restores: bool,
+    /// How often the signal had come before.
+    since: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,9 +180,11 @@ pub(super) enum Purpose {
 impl Use {
     /// Installs the handler, unless it is.
     pub(super) fn listener(signal: SignalKind, restores: bool) -> io::Result<Use> {
+        // Read first: a signal that comes while the handler is installed is the first of this use.
+        let since = total(signal);
         install(&mut taken(), signal)?;
         slot(signal).listeners.fetch_add(1, Ordering::SeqCst);
-        Ok(Use { signal, purpose: Purpose::Listener, restores })
+        Ok(Use { signal, purpose: Purpose::Listener, restores, since })
     }
 
     /// `None`: the program does something else with SIGINT (or has it ignored), and that stands.
@@ -197,7 +201,11 @@ impl Use {
             PRESSED.store(0, Ordering::SeqCst);
         }
         RUNNERS.fetch_add(1, Ordering::SeqCst);
-        Some(Use { signal, purpose: Purpose::Runner, restores: true })
+        Some(Use { signal, purpose: Purpose::Runner, restores: true, since: total(signal) })
+    }
+
+    pub(super) fn since(&self) -> u64 {
+        self.since
     }
 
     pub(super) fn signal(&self) -> SignalKind {

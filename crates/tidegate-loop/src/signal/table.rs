@@ -11,6 +11,7 @@ use super::disposition::{self, Use};
 use crate::event_loop::LoopHandle;
 use crate::io::IoCallback;
 use crate::kernel::{Kernel, State};
+use crate::waker;
 
 /// Who wants to know of a signal.
 #[derive(Default)]
@@ -81,9 +82,13 @@ impl Kernel {
 
     fn add_signal(&self, taken: Use, target: Target) {
         let signal = taken.signal();
-        let seen = Cell::new(disposition::total(signal));
-        self.signals.borrow_mut().entries.push(Entry { taken, seen, target });
+        let since = taken.since();
+        self.signals.borrow_mut().entries.push(Entry { taken, seen: Cell::new(since), target });
         disposition::tell_loop(signal, self.registration.id, true);
+        if disposition::total(signal) != since {
+            // It came before the handler knew of this loop.
+            waker::signal_loop(self.registration.id);
+        }
     }
 
     /// Takes an entry out.
@@ -123,7 +128,7 @@ impl Kernel {
     pub(super) fn listen(&self, signal: SignalKind) -> io::Result<Rc<Listener>> {
         self.check_signal(signal)?;
         let taken = Use::listener(signal, true)?;
-        let seen = Cell::new(disposition::total(signal));
+        let seen = Cell::new(taken.since());
         let listener = Rc::new(Listener { signal, seen, waker: RefCell::default() });
         self.add_signal(taken, Target::Listener(listener.clone()));
         Ok(listener)

@@ -8,6 +8,7 @@ mod pages;
 mod rules;
 
 use std::ffi::OsString;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -17,13 +18,13 @@ use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_secret::Secret;
 use tidegate_worker::rabbit::{Management, Presence, RedisResults};
-use tidegate_worker::{Master, Policy, Report, Schedule, Signals, StatusToken, Watchdog};
+use tidegate_worker::{Broker, Master, Mode, Policy, Report, Schedule, Settings, Signals, StatusToken, Watchdog};
 
 use crate::broker::{BodyArgs, BrokerArgs, failed};
-use crate::command::Done;
 use crate::command::limits::{LimitArgs, SharedArgs};
 use crate::command::server::AddressArgs;
 use crate::command::status::{StatusArgs, exposure};
+use crate::command::{Done, StopSignal};
 use crate::span::span;
 use crate::terminal;
 use config::{Config, GateSpec};
@@ -238,19 +239,43 @@ enum Codec {
 pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let config = Config::try_from(args)?;
     logging::start(config.log_format, &config.log)?;
-    let watchdog =
-        Watchdog::start(config.settings.stop_limit() + WATCHDOG_SLACK).context("no thread for the watchdog")?;
     let event_loop = EventLoop::new().context("cannot start an event loop")?;
     // The first Ctrl-C is the worker's business, and so is the second.
-    let report = Runner::new(event_loop).ctrl_c(false).run(work(config)).map_err(|error| anyhow!("{error}"))?;
-    drop(watchdog);
-    report.map(|()| Done::All)
+    Runner::new(event_loop).ctrl_c(false).run(work(config)).map_err(|error| anyhow!("{error}"))?
 }
 
 /// What the loop may take beside the stop's own limits before it counts as stuck.
 const WATCHDOG_SLACK: Duration = Duration::from_secs(5);
 
-async fn work(mut config: Config) -> anyhow::Result<()> {
+async fn work(config: Config) -> anyhow::Result<Done> {
+    // Before anything else listens for them, and before the broker is waited for: none is lost from here on.
+    let mut signals = Signals::listen_and_dump(|dump| terminal::say(dump)).context("cannot listen for signals")?;
+    let watchdog =
+        Watchdog::start(config.settings.stop_limit() + WATCHDOG_SLACK).context("no thread for the watchdog")?;
+    let done = match signals.interrupt(prepare(config)).await {
+        Ok(prepared) => prepared?.run(signals).await.map(|()| Done::All),
+        Err(kind) => {
+            terminal::say("stopped before it received a task");
+            let signal = StopSignal::default();
+            signal.received(kind);
+            Ok(Done::Stopped { exit_code: signal.exit_code().expect("it was received") })
+        }
+    };
+    drop(watchdog);
+    done
+}
+
+/// Everything that a worker needs before its first task.
+struct Prepared {
+    broker: Rc<dyn Broker>,
+    presence: Option<Presence>,
+    pages: Option<pages::Pages>,
+    mode: Rc<dyn Mode>,
+    settings: Settings,
+    config: Config,
+}
+
+async fn prepare(mut config: Config) -> anyhow::Result<Prepared> {
     let (broker, rabbit) = config.broker.open_known().await?;
     if let (Some(rabbit), Some((address, expires))) = (&rabbit, &config.result_backend) {
         let results = RedisResults::open_at(address.clone()).expire_after(*expires);
@@ -273,55 +298,61 @@ async fn work(mut config: Config) -> anyhow::Result<()> {
     if let Some(presence) = &presence {
         presence.attach(&mut settings);
     }
-    let mut signals = Signals::listen_and_dump(|dump| terminal::say(dump)).context("cannot listen for signals")?;
-    let status = config.status.take();
-    let page = match &status {
-        Some(status) => {
-            let address = status.address;
-            Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?)
+    Ok(Prepared { broker, presence, pages, mode, settings, config })
+}
+
+impl Prepared {
+    async fn run(self, mut signals: Signals) -> anyhow::Result<()> {
+        let Prepared { broker, presence, pages, mode, settings, mut config } = self;
+        let status = config.status.take();
+        let page = match &status {
+            Some(status) => {
+                let address = status.address;
+                Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?)
+            }
+            None => None,
+        };
+        let token = status.and_then(|status| status.token);
+        let address = page.as_ref().map(TcpListener::local_addr).transpose()?;
+        let node = presence.as_ref().map(Presence::hostname);
+        let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address, node);
+        let json = config.json;
+        let master = Master::new(broker, mode, settings);
+        let worker = master.handle();
+        if let Some(warning) = address.and_then(|address| exposure(address, token.is_some(), "queue and task names")) {
+            tracing::warn!(address = %address.expect("it is served"), "{warning}");
         }
-        None => None,
-    };
-    let token = status.and_then(|status| status.token);
-    let address = page.as_ref().map(TcpListener::local_addr).transpose()?;
-    let node = presence.as_ref().map(Presence::hostname);
-    let banner = banner::banner(&config, &broker.describe(), mode.as_ref(), address, node);
-    let json = config.json;
-    let master = Master::new(broker, mode, settings);
-    let worker = master.handle();
-    if let Some(warning) = address.and_then(|address| exposure(address, token.is_some(), "queue and task names")) {
-        tracing::warn!(address = %address.expect("it is served"), "{warning}");
+        let router = |token: Option<StatusToken>| match token {
+            Some(token) => worker.router_with_token(token),
+            None => worker.router(),
+        };
+        let server = page.map(|listener| serve(listener, router(token)));
+        let stop_page = server.as_ref().map(|server| server.handle());
+        if let Some(server) = server {
+            spawn(server.run());
+        }
+        terminal::say(banner.trim_end());
+        let listening = spawn({
+            let worker = worker.clone();
+            async move { signals.pass_to(&worker).await }
+        });
+        if let Some(presence) = &presence {
+            presence.start(worker);
+        }
+        let ended = master.run().await;
+        listening.cancel();
+        if let Some(presence) = &presence {
+            presence.stop().await;
+        }
+        if let Some(page) = stop_page {
+            page.stop();
+        }
+        if let Some(pages) = pages {
+            pages.limits.close().await;
+        }
+        let report = ended.map_err(|error| anyhow!("{error}"))?;
+        tell(&report, json)
     }
-    let router = |token: Option<StatusToken>| match token {
-        Some(token) => worker.router_with_token(token),
-        None => worker.router(),
-    };
-    let server = page.map(|listener| serve(listener, router(token)));
-    let stop_page = server.as_ref().map(|server| server.handle());
-    if let Some(server) = server {
-        spawn(server.run());
-    }
-    terminal::say(banner.trim_end());
-    let listening = spawn({
-        let worker = worker.clone();
-        async move { signals.pass_to(&worker).await }
-    });
-    if let Some(presence) = &presence {
-        presence.start(worker);
-    }
-    let ended = master.run().await;
-    listening.cancel();
-    if let Some(presence) = &presence {
-        presence.stop().await;
-    }
-    if let Some(page) = stop_page {
-        page.stop();
-    }
-    if let Some(pages) = pages {
-        pages.limits.close().await;
-    }
-    let report = ended.map_err(|error| anyhow!("{error}"))?;
-    tell(&report, json)
 }
 
 fn tell(report: &Report, json: bool) -> anyhow::Result<()> {
