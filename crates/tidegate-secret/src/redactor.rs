@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use memchr::{memchr3, memchr3_iter, memmem};
+use memchr::{memchr, memchr_iter, memchr3, memchr3_iter, memmem};
 
 use crate::secret::Secret;
 
@@ -23,8 +23,8 @@ const DATA_LEN_MIN: usize = 16;
 /// Shorter pieces of base64 are not looked for, for the same reason.
 const BASE64_LEN_MIN: usize = 6;
 
-/// Removes secrets from text, in the forms in which honest programs repeat them: as they are, percent-encoded, escaped in
-/// JSON, and in base64, also as a part of what was encoded (`user:password`).
+/// Removes secrets from text, in the forms in which programs repeat them: as they are, percent-encoded, escaped in JSON, in
+/// Markdown or as HTML entities, and in base64, also as a part of what was encoded (`user:password`). JSON stays JSON.
 ///
 /// Redact before a text is shortened: of a secret that is cut in two, the first half would stay.
 ///
@@ -140,19 +140,23 @@ impl Redactor {
     /// Where secrets are, in order and without overlaps.
     fn find(&self, text: &[u8]) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
-        let may_have_escapes = memchr3(b'%', b'\\', b'+', text).is_some();
+        let may_have_escapes = memchr3(b'%', b'\\', b'+', text).is_some() || memchr(b'&', text).is_some();
         for needle in &self.needles {
             let (secret, is_base64) = match needle {
                 Needle::Text(secret) => (secret, false),
                 Needle::Base64(core) => (core, true),
             };
             let places: Vec<Range<usize>> = if may_have_escapes {
-                let starts = memchr3_iter(secret.as_bytes()[0], b'%', b'\\', text);
+                let starts = memchr3_iter(secret.as_bytes()[0], b'%', b'\\', text).chain(memchr_iter(b'&', text));
                 starts.filter_map(|at| escaped_len(&text[at..], secret).map(|len| at..at + len)).collect()
             } else {
                 memmem::find_iter(text, secret.as_bytes()).map(|at| at..at + secret.len()).collect()
             };
-            found.extend(places.into_iter().map(|at| if is_base64 { base64_run(text, at.start, at.end) } else { at }));
+            found.extend(places.into_iter().map(|at| {
+                let Range { start, end } = if is_base64 { base64_run(text, at.start, at.end) } else { at };
+                // Half of an escape must not stay: JSON would be JSON no more.
+                start - usize::from(is_escaped(text, start))..end
+            }));
         }
         found.sort_unstable_by_key(|range| range.start);
         found.dedup_by(|next, last| {
@@ -206,7 +210,9 @@ fn forms(text: &[u8], character: char) -> impl Iterator<Item = usize> {
                 })
                 .map(<[u8]>::len)
         }
-        [b'\\', escaped, ..] => (bytes == [*escaped] && b"\"\\/".contains(escaped)).then_some(2),
+        // JSON escapes three of them so, Markdown any.
+        [b'\\', escaped, ..] => (bytes == [*escaped] && escaped.is_ascii_punctuation()).then_some(2),
+        [b'&', ..] => entity_len(text, character),
         [b'%', ..] => text
             .get(..bytes.len() * 3)
             .filter(|escapes| {
@@ -217,7 +223,52 @@ fn forms(text: &[u8], character: char) -> impl Iterator<Item = usize> {
             .map(<[u8]>::len),
         _ => None,
     };
-    plain.into_iter().chain(escaped)
+    // Markdown within JSON: its backslash is escaped, too.
+    let twice = matches!(text, [b'\\', b'\\', escaped, ..] if bytes == [*escaped] && escaped.is_ascii_punctuation());
+    plain.into_iter().chain(escaped).chain(twice.then_some(3))
+}
+
+/// The longest entity that is looked for: `&#x` and `;` around the digits of a character, perhaps with zeros before them.
+const ENTITY_BYTES_MAX: usize = 16;
+
+/// Punctuation of keys and URLs that has a name in HTML.
+const ENTITIES: [(&str, char); 14] = [
+    ("amp", '&'),
+    ("ast", '*'),
+    ("colon", ':'),
+    ("commat", '@'),
+    ("equals", '='),
+    ("excl", '!'),
+    ("gt", '>'),
+    ("lowbar", '_'),
+    ("UnderBar", '_'),
+    ("lt", '<'),
+    ("period", '.'),
+    ("plus", '+'),
+    ("quot", '"'),
+    ("sol", '/'),
+];
+
+/// Returns the length of the HTML entity for `character` at the beginning of `text`, if that stands there.
+fn entity_len(text: &[u8], character: char) -> Option<usize> {
+    let end = text.iter().take(ENTITY_BYTES_MAX).position(|&byte| byte == b';')?;
+    let name = std::str::from_utf8(&text[1..end]).ok()?;
+    let is_it = match name.strip_prefix('#') {
+        Some(number) => {
+            let (digits, radix) = match number.strip_prefix(['x', 'X']) {
+                Some(digits) => (digits, 16),
+                None => (number, 10),
+            };
+            !digits.starts_with('+') && u32::from_str_radix(digits, radix) == Ok(character.into())
+        }
+        None => ENTITIES.contains(&(name, character)),
+    };
+    is_it.then_some(end + 1)
+}
+
+/// Returns `true` if the byte there is the second of an escape: an odd number of backslashes stands before it.
+fn is_escaped(text: &[u8], at: usize) -> bool {
+    text[..at].iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
 fn hex(digits: &[u8]) -> Option<u32> {
@@ -248,6 +299,12 @@ fn url_safe(character: char) -> char {
 fn base64_run(text: &[u8], from: usize, to: usize) -> Range<usize> {
     let other = |byte: &u8| !byte.is_ascii_alphanumeric() && !b"+/-_=".contains(byte);
     let start = text[..from].iter().rposition(other).map_or(0, |at| at + 1);
+    // The letters of an escape in JSON are no base64.
+    let escape = match text.get(start) {
+        Some(b'u') => 5,
+        _ => 1,
+    };
+    let start = if is_escaped(text, start) && start + escape <= from { start + escape } else { start };
     let end = text[to..].iter().position(other).map_or(text.len(), |len| to + len);
     start..end
 }
@@ -304,7 +361,10 @@ mod tests {
                 let redactor = redactor(secret);
                 let form: String = secret
                     .chars()
-                    .map(|character| match rng.u8(..4) {
+                    .map(|character| match rng.u8(..7) {
+                        3 => format!("&#{};", u32::from(character)),
+                        4 => format!("&#x{:04X};", u32::from(character)),
+                        5 if character.is_ascii_punctuation() => format!("\\{character}"),
                         0 => character.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02x}")).collect(),
                         1 => character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
                         2 => character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
@@ -330,6 +390,31 @@ mod tests {
                     for form in [STANDARD.encode(&plain), URL_SAFE_NO_PAD.encode(&plain)] {
                         let text = format!("authorization: Basic {form}\r\n");
                         assert_eq!(redactor.redact(&text), "authorization: Basic (secret)\r\n", "{plain}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn json_stays_json_whatever_escape_stands_before_a_secret() {
+        let secret = "nvapi-4f9aQz81x4f9aQz81";
+        for before in ["\n", "\r", "\t", "\u{8}", "\u{e9}\u{2026}", "\\", "\\\\", "\"", "/", " ", "a"] {
+            for repeated in [
+                secret.to_owned(),
+                secret[1..].to_owned(),
+                STANDARD.encode(secret),
+                STANDARD.encode(format!("u:{secret}")),
+            ] {
+                for escape_all in [false, true] {
+                    let plain = serde_json::json!({ "text": format!("{before}{repeated}") }).to_string();
+                    let text =
+                        if escape_all { plain.replace('é', "\\u00e9").replace('…', "\\u2026") } else { plain };
+                    let clean = redactor(secret).redact(&text).into_owned();
+                    let read: serde_json::Value = serde_json::from_str(&clean).unwrap_or_else(|_| panic!("{clean}"));
+                    assert!(!read["text"].as_str().unwrap().contains(secret), "{clean}");
+                    if repeated.len() >= secret.len() {
+                        assert!(clean.contains(REDACTED), "{text}: {clean}");
                     }
                 }
             }
