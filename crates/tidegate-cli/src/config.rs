@@ -14,7 +14,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
 use rustix::fs::OFlags;
@@ -123,6 +123,16 @@ struct File {
     trusted: bool,
 }
 
+/// Says where a file is wrong. Its lines are not quoted: they may hold passwords.
+fn position_and_message(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let before = &text[..text.floor_char_boundary(at)];
+    let (line, column) = (before.matches('\n').count(), before.rsplit('\n').next().unwrap_or_default().chars().count());
+    let key = text.lines().nth(line).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+    let option = key.map(|key| format!(" ({key})")).unwrap_or_default();
+    format!("line {}, column {}{option}: {}", line + 1, column + 1, error.message())
+}
+
 impl File {
     /// The one that was named, which must exist, or those of the usual ones that do, the most important first.
     fn find(named: Option<&PathBuf>) -> anyhow::Result<Vec<File>> {
@@ -151,7 +161,9 @@ impl File {
     fn read(path: &Path, trusted: bool) -> anyhow::Result<File> {
         let text = read_bounded(path, trusted)
             .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-        let table = text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
+        let table = text.parse().map_err(|error| {
+            anyhow!("{} is not valid TOML: {}", path.display(), position_and_message(&text, &error))
+        })?;
         Ok(File { path: path.to_owned(), table, trusted })
     }
 

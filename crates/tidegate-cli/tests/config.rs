@@ -90,7 +90,15 @@ fn a_file_that_is_no_toml_and_one_that_is_missing_are_named() {
     let place = Place::with("broken", "[trace\n");
     let output = place.run(&["trace", "sleep"], &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).starts_with("tidegate: ./tidegate.toml is not valid TOML"), "{}", err(&output));
+    assert!(
+        err(&output).starts_with("tidegate: ./tidegate.toml is not valid TOML: line 1, column 7: "),
+        "{}",
+        err(&output)
+    );
+    fs::write(place.0.join("tidegate.toml"), "rpm = 1\nbase-url = \"http://joe:hunter2@host/v1\n").unwrap();
+    let output = place.run(&["trace", "sleep"], &[]);
+    assert!(err(&output).contains("line 2") && err(&output).contains("(base-url)"), "{}", err(&output));
+    assert!(!err(&output).contains("hunter2"), "{}", err(&output));
     let output = place.run(&["--config", "none.toml", "trace", "sleep"], &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("none.toml"), "{}", err(&output));
