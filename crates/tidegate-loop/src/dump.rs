@@ -80,10 +80,13 @@ impl TaskDump {
     }
 }
 
+/// Longer names are not cut, but what follows them is not aligned. A width that exceeds 65,535 panics.
+const NAME_WIDTH_MAX: usize = 80;
+
 impl fmt::Display for TaskDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} task{}", self.tasks.len(), if self.tasks.len() == 1 { "" } else { "s" })?;
-        let name_width = self.tasks.iter().map(|task| task.name.chars().count()).max().unwrap_or(0);
+        let name_width = self.tasks.iter().map(|task| task.name.chars().count()).max().unwrap_or(0).min(NAME_WIDTH_MAX);
         let states: Vec<String> = self.tasks.iter().map(|task| task.state.to_string()).collect();
         let state_width = states.iter().map(|state| state.chars().count()).max().unwrap_or(0);
         for (task, state) in self.tasks.iter().zip(&states) {

@@ -10,6 +10,9 @@ use crate::outcome::OutcomeKind;
 /// Task names come from outside: beyond this many they are counted together, as `other`.
 const NAMES_MAX: usize = 200;
 
+/// Longer names are counted as `other`.
+const NAME_BYTES_MAX: usize = 256;
+
 const KINDS: usize = OutcomeKind::ALL.len();
 
 /// Upper bounds of the histograms' buckets, in seconds.
@@ -54,7 +57,7 @@ impl Counters {
             counts[kind as usize] += count;
             return;
         }
-        let name = if names.len() < NAMES_MAX { name } else { "other" };
+        let name = if names.len() < NAMES_MAX && name.len() <= NAME_BYTES_MAX { name } else { "other" };
         names.entry(name.into()).or_insert([0; KINDS])[kind as usize] += count;
     }
 
@@ -208,15 +211,42 @@ impl Text {
     }
 }
 
-/// Returns `text` as the value of a label: a name from outside must not break the line.
+/// Returns `text` as the value of a label: a name from outside must not break the line, nor move the cursor of a terminal on
+/// which the page is shown.
 #[must_use]
 pub fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    let mut value = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\\' => value.push_str("\\\\"),
+            '"' => value.push_str("\\\""),
+            '\n' => value.push_str("\\n"),
+            // Control characters, and those that change the direction of the text around them.
+            _ if char.is_control()
+                || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}') =>
+            {
+                let _ = write!(value, "\\\\u{{{:x}}}", u32::from(char));
+            }
+            _ => value.push(char),
+        }
+    }
+    value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_from_outside_is_one_label_of_one_line() {
+        assert_eq!(escaped("a\\b\"c\nd"), "a\\\\b\\\"c\\nd");
+        assert_eq!(escaped("\x1b[2J\u{9b}\u{202e}潮"), "\\\\u{1b}[2J\\\\u{9b}\\\\u{202e}潮");
+        let counters = Counters::default();
+        counters.settled(&"x".repeat(100_000), OutcomeKind::Rejected, 1);
+        let mut text = Text::new(PREFIX);
+        counters.write(&mut text);
+        assert!(text.finish().contains("{task=\"other\",outcome=\"rejected\"} 1\n"));
+    }
 
     #[test]
     fn outcomes_are_counted_by_name_and_the_names_are_bounded() {

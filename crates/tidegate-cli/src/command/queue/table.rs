@@ -12,7 +12,17 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+        self.rows.push(row.into_iter().map(cut).collect());
+    }
+}
+
+/// A longer cell is cut; `--json` has all of it.
+const CELL_CHARS_MAX: usize = 200;
+
+fn cut(cell: String) -> String {
+    match cell.char_indices().nth(CELL_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &cell[..at]),
+        None => cell,
     }
 }
 
@@ -29,5 +39,19 @@ impl fmt::Display for Table {
             writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_of_any_length_is_shown() {
+        let mut table = Table::new(&["queue", "ready"]);
+        table.row(vec!["ü".repeat(70_000), "1".to_owned()]);
+        let text = table.to_string();
+        assert_eq!(text.lines().nth(1).unwrap().chars().count(), CELL_CHARS_MAX + 1 + 2 + "ready".len());
+        assert!(text.contains('…'), "{text}");
     }
 }
