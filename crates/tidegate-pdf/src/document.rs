@@ -11,7 +11,7 @@ use tidegate_sync::Mutex;
 use crate::child::Confinement;
 use crate::error::{OpenError, PageError};
 use crate::page::{Page, PageText, Picture, Want, Warning};
-use crate::reader::Reader;
+use crate::reader::{Limits, Reader};
 use crate::source::{Source, Stamp};
 use crate::wire::{Refusal, Reply, Request};
 use crate::worker::{Trouble, Worker};
@@ -27,8 +27,10 @@ pub struct Document {
     about: About,
     /// `None`: none has been started since the last one ended. Whoever holds the lock talks to the child.
     worker: Mutex<Option<Worker>>,
-    /// How much of [`Limits::document_time`](crate::Limits::document_time) has been used.
+    /// How much of the document's time has been used.
     busy: Cell<Duration>,
+    /// The same when the child was started.
+    busy_before: Cell<Duration>,
     stats: RefCell<Stats>,
 }
 
@@ -63,13 +65,14 @@ pub struct Stats {
 impl Document {
     pub(crate) async fn open(reader: Reader, path: &Path) -> Result<Document, OpenError> {
         let busy = Cell::new(Duration::ZERO);
-        let (worker, about) = start(&reader, path, &busy).await?;
+        let (worker, about) = start(&reader, path, &busy, reader.bounds().document_time).await?;
         Ok(Document {
             path: path.to_owned(),
             reader,
             about,
             worker: Mutex::new(Some(worker)),
             busy,
+            busy_before: Cell::default(),
             stats: RefCell::new(Stats { children: 1, ..Stats::default() }),
         })
     }
@@ -144,14 +147,15 @@ impl Document {
     async fn read(&self, number: u32, want: Want) -> Result<Page, PageError> {
         let mut worker = self.worker.lock().await;
         let limits = *self.reader.bounds();
-        let left = limits.document_time.saturating_sub(self.busy.get());
+        let time = limits.time_for(self.about.pages);
+        let left = time.saturating_sub(self.busy.get());
         if left.is_zero() {
-            return Err(PageError::DocumentTime { path: self.path.clone(), page: number, limit: limits.document_time });
+            return Err(PageError::DocumentTime { path: self.path.clone(), page: number, limit: time });
         }
         // Out of its place while it is busy: who gives up on the way leaves none behind that would answer somebody else.
         let mut living = match worker.take() {
-            Some(living) => living,
-            None => self.restart(number).await?,
+            Some(living) if !self.is_worn(&limits) => living,
+            _ => self.restart(number, left).await?,
         };
         let limit = limits.page_time.min(left);
         let request = Request::Page { number, text: want.text, picture: want.picture };
@@ -172,10 +176,18 @@ impl Document {
         }
     }
 
-    async fn restart(&self, page: u32) -> Result<Worker, PageError> {
+    /// Returns `true` if the child has used half of its processor time, which ends it, while the document has time left.
+    fn is_worn(&self, limits: &Limits) -> bool {
+        let used = self.busy.get().saturating_sub(self.busy_before.get());
+        used > limits.document_time / 2 && limits.time_for(self.about.pages) > limits.document_time
+    }
+
+    async fn restart(&self, page: u32, left: Duration) -> Result<Worker, PageError> {
         self.stats.borrow_mut().children += 1;
-        let (worker, about) =
-            start(&self.reader, &self.path, &self.busy).await.map_err(|source| PageError::Reopen { page, source })?;
+        self.busy_before.set(self.busy.get());
+        let (worker, about) = start(&self.reader, &self.path, &self.busy, left)
+            .await
+            .map_err(|source| PageError::Reopen { page, source })?;
         if about != self.about {
             return Err(PageError::Changed { path: self.path.clone() });
         }
@@ -183,8 +195,13 @@ impl Document {
     }
 }
 
-/// Opens the file and starts a child that reads it.
-async fn start(reader: &Reader, path: &Path, busy: &Cell<Duration>) -> Result<(Worker, About), OpenError> {
+/// Opens the file and starts a child that reads it; it may take what is `left` of the document's time.
+async fn start(
+    reader: &Reader,
+    path: &Path,
+    busy: &Cell<Duration>,
+    left: Duration,
+) -> Result<(Worker, About), OpenError> {
     let limits = *reader.bounds();
     let no_child = |source| OpenError::NoChild { path: path.to_owned(), source };
     let source = Source::open(path, &limits, limits.page_time).await?;
@@ -195,7 +212,7 @@ async fn start(reader: &Reader, path: &Path, busy: &Cell<Duration>) -> Result<(W
         memory_bytes: limits.memory_bytes,
         cpu: limits.document_time,
     };
-    let limit = limits.page_time.min(limits.document_time.saturating_sub(busy.get()));
+    let limit = limits.page_time.min(left);
     match worker.ask(&request, limit, busy).await {
         Ok((Reply::Opened { confinement, pages, title, warnings }, _)) => {
             Ok((worker, About { stamp, confinement, pages, title, warnings }))

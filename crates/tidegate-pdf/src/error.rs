@@ -142,7 +142,7 @@ pub enum PageError {
         path: PathBuf,
         /// The page, from 1.
         page: u32,
-        /// [`Limits::document_time`](crate::Limits::document_time).
+        /// [`Limits::document_time`](crate::Limits::document_time), for as many pages as it has.
         limit: Duration,
     },
     /// The file is another one than when it was opened: open it again.

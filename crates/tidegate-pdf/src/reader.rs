@@ -18,9 +18,20 @@ pub struct Limits {
     /// To open a document, or to read a page. Time in which the child is ready to run and other programs have the processors
     /// does not count, here and below, where the kernel counts it (`/proc/PID/task/*/schedstat`).
     pub page_time: Duration,
-    /// To read all that is read of a document. Only the time in which something is read counts, not that in which the
-    /// caller is busy elsewhere.
+    /// To read all that is read of a document of up to 500 pages; a larger one has as much again for each further 500. Only the
+    /// time in which something is read counts, not that in which the caller is busy elsewhere. A single process uses no more
+    /// processor time than this.
     pub document_time: Duration,
+}
+
+/// Pages of a document that are read in [`Limits::document_time`].
+const PAGES_PER_TIME: u32 = 500;
+
+impl Limits {
+    /// Returns the time for all pages of a document with that number of them.
+    pub(crate) fn time_for(&self, pages: u32) -> Duration {
+        self.document_time.saturating_mul(pages.div_ceil(PAGES_PER_TIME).max(1))
+    }
 }
 
 impl Default for Limits {
@@ -131,5 +142,16 @@ impl Reader {
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader").field("limits", &self.limits).field("program", &self.command()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_larger_document_may_take_longer() {
+        let limits = Limits { document_time: Duration::from_secs(600), ..Limits::default() };
+        assert_eq!([1, 500, 501, 10_000].map(|pages| limits.time_for(pages).as_secs()), [600, 600, 1_200, 12_000]);
     }
 }

@@ -71,6 +71,24 @@ pub(crate) fn child_with(megabytes: u64) -> u32 {
     children.find(|&pid| limits_of(pid).contains(&bytes)).unwrap()
 }
 
+/// The last pages of a large document were left out for want of time, though none of them took long.
+#[test]
+fn a_large_document_has_time_for_all_of_its_pages() {
+    const TIME: Duration = Duration::from_secs(2);
+    let pages: Vec<Leaf> = (0..1_501).map(|_| Leaf::saying("one of many")).collect();
+    let (_directory, path) = file(&document(&pages));
+    run(async move {
+        let limits = tidegate_pdf::Limits { document_time: TIME, ..tidegate_pdf::Limits::default() };
+        let document = reader().limits(limits).open(&path).await.unwrap();
+        let mut number = 0;
+        // The time of one process is not raised: there is a second one.
+        while document.stats().busy <= TIME + TIME / 10 || document.stats().children == 1 {
+            number = number % document.page_count() + 1;
+            document.page(number, Want::picture(1_000)).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn many_tasks_may_ask_at_once() {
     run(async move {
