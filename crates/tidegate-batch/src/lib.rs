@@ -95,7 +95,7 @@ pub use provider::{Asked, Asking, BadModel, Dialect, Local, Parameters, Provider
 pub use question::{Answer, ContextPage, Finish, Picture, Question, Usage};
 pub use quotas::{GLOBAL_CONCURRENCY, QuotaError, Quotas, WindowKind, WindowLengths};
 #[cfg(feature = "pdf")]
-pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json};
+pub use rebuild::{REBUILD_CONCURRENCY, Rebuild, RebuildError, Rebuilt, RebuiltFiles, find_json, write_indexes};
 pub use run::{
     Change, Control, Event, FileProgress, FileState, Item, ItemId, ItemLease, ItemScope, ItemState, Progress,
     RetryError, Unit,

@@ -1,5 +1,7 @@
 //! Outputs made again from JSON, without a call: our own files, and pairs of a PDF and JSON that came from elsewhere.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +10,10 @@ use tidegate_pool::Pool;
 
 use crate::explain::Input;
 use crate::explain::inputs::{self, InputError};
-use crate::output::{Explanations, NotExplanations, SCHEMA};
-use crate::outputs;
+use crate::output::overview::{INDEX, Linked, Overview};
+use crate::output::report::grouped;
+use crate::output::{Explanations, NotExplanations, SCHEMA, Status};
+use crate::outputs::{self, Target};
 
 /// Files made again at once, at most.
 pub const REBUILD_CONCURRENCY: usize = 20;
@@ -56,6 +60,8 @@ pub struct RebuiltFiles {
     pub pages: usize,
     /// The PDF that the pictures are from, or why there are none.
     pub pdf: Result<PathBuf, String>,
+    /// As it stands in the overview.
+    linked: Linked,
 }
 
 /// Why a file could not be made again.
@@ -91,6 +97,38 @@ pub fn find_json(paths: &[PathBuf]) -> Result<Vec<Input>, InputError> {
     let named = |input: &Input| paths.contains(&input.path);
     inputs.retain(|input| named(input) || input.path.file_name().is_none_or(|name| name != "report.json"));
     Ok(inputs)
+}
+
+/// Writes `index.html` into each folder in which several documents were made again; it links them. Returns each with its number of
+/// documents, the one with the most first, or why it could not be written.
+///
+/// # Cancel safety
+/// Dropped, each page is the old one or the new one.
+pub async fn write_indexes(done: &[Rebuilt]) -> Vec<Result<(PathBuf, usize), RebuildError>> {
+    let mut folders: BTreeMap<PathBuf, Vec<Linked>> = BTreeMap::new();
+    for files in done.iter().filter_map(|rebuilt| rebuilt.outcome.as_ref().ok()) {
+        if let Some(folder) = files.outputs.first().and_then(|path| path.parent()) {
+            folders.entry(folder.to_owned()).or_default().push(files.linked.clone());
+        }
+    }
+    let mut folders: Vec<_> = folders.into_iter().filter(|(_, documents)| documents.len() > 1).collect();
+    folders.sort_by_key(|(_, documents)| Reverse(documents.len()));
+    let mut written = Vec::new();
+    for (folder, documents) in folders {
+        let (count, sum) = (documents.len(), |of: fn(&Linked) -> u64| grouped(documents.iter().map(of).sum()));
+        let about = format!("{} of {} pages explained · {count} files", sum(|file| file.done), sum(|file| file.pages));
+        let report = Some("report.json").filter(|name| folder.join(name).is_file());
+        let overview = Overview { about, documents, report, ..Overview::default() };
+        let page = outputs::write_overview(&folder, overview).await;
+        written.push(match page {
+            Ok(path) => Ok((path, count)),
+            Err(error) => {
+                let path = folder.join(INDEX);
+                Err(RebuildError::Unwritable(format!("{} cannot be written: {error}", path.display())))
+            }
+        });
+    }
+    written
 }
 
 impl Rebuild {
@@ -150,11 +188,23 @@ impl Rebuild {
         // Names of their own are needed only where files of several folders meet.
         let plain = input.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let stem = plain.filter(|_| self.out.is_none()).unwrap_or_else(|| input.stem.clone());
-        let (markdown, page) = (folder.join(format!("{stem}.md")), folder.join(format!("{stem}.html")));
-        outputs::write_shown(&explanations, &markdown, &page, document.as_ref(), self.html_px)
-            .await
-            .map_err(|error| RebuildError::Unwritable(error.to_string()))?;
-        Ok(RebuiltFiles { outputs: vec![markdown, page], pages: explanations.explanations.len(), pdf })
+        let stem = inputs::not_of_the_run(stem);
+        let target =
+            Target { folder, stem: &stem, document: document.as_ref(), picture_px: self.html_px, on_page: &|| () };
+        let outputs = outputs::write_shown(&explanations, &target).await;
+        let outputs = outputs.map_err(|error| RebuildError::Unwritable(error.to_string()))?;
+        let count = |status| explanations.count(status) as u64;
+        let linked = Linked {
+            name: explanations.file.clone(),
+            stem: Some(stem),
+            pages: explanations.explanations.len() as u64,
+            done: count(Status::Done),
+            failed: count(Status::Failed),
+            skipped: count(Status::Skipped),
+            missing: count(Status::Missing),
+            error: None,
+        };
+        Ok(RebuiltFiles { outputs, pages: explanations.explanations.len(), pdf, linked })
     }
 
     /// Finds the PDF: where the JSON says, in the folder of PDFs or beside the JSON under the name it gives, or beside it

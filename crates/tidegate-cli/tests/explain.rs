@@ -239,8 +239,7 @@ fn rebuild_draws_only_pdfs_of_its_own_tree_or_of_a_folder_that_was_named() {
 #[test]
 fn the_last_line_says_what_to_open() {
     let out = tempfile::tempdir().unwrap();
-    for (input, first, others) in
-        [("", "tides.html", "; the pages of the other 5 files are next to it"), ("marees.pdf", "marees.html", "")]
+    for (input, first, others) in [("", "index.html", "; it links all 6 documents"), ("marees.pdf", "marees.html", "")]
     {
         let (input, folder) = (samples().join(input), out.path().join(first));
         let words = ["explain", input.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--picture-px", "0"];

@@ -39,14 +39,15 @@ fn text(bytes: &[u8]) -> String {
 fn the_first_command_succeeds_and_a_bad_file_fails_alone() {
     let commands = lines("cargo run --release -- ");
     assert_eq!(commands.len(), 2, "{commands:?}");
-    for (words, (code, explained)) in commands.iter().zip([(0, "13 of 15 pages"), (1, "4 of 4 pages")]) {
+    let expected = [(0, "13 of 15 pages", "index.html"), (1, "4 of 4 pages", "tides.html")];
+    for (words, (code, explained, page)) in commands.iter().zip(expected) {
         let out = TempDir::new().unwrap();
         let place = out.path().to_str().unwrap();
         let output = tidegate(&[&words[..], &["--out", place, "--picture-px", "0"].map(str::to_owned)].concat());
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
         assert!(text(&output.stdout).starts_with(explained), "{words:?}: {output:?}");
-        let page = out.path().join("tides.html");
+        let page = out.path().join(page);
         let last = said.lines().last().unwrap();
         assert!(last.starts_with(&format!("open {} in a browser", page.display())), "{words:?}: {last}");
         assert!(page.is_file());

@@ -41,6 +41,15 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes a file as [`create_new`] does, but leaves the directory as it is on the disk: for many files in one directory, which the
+/// caller syncs once with [`sync_directory`].
+///
+/// # Errors
+/// As [`create_new`].
+pub fn create_in(directory: &Path, name: &str) -> io::Result<File> {
+    options().create_new(true).open(directory.join(name))
+}
+
 /// Opens a file for reading and writing, or makes it as [`create_new`] does. Nothing is truncated.
 ///
 /// # Errors
@@ -109,7 +118,15 @@ pub fn create_own_directory(path: &Path) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    match File::open(parent(path))?.sync_all() {
+    sync_directory(parent(path))
+}
+
+/// Makes the names in a directory last.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
         // Some file systems cannot sync a directory.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
         other => other,
@@ -152,9 +169,10 @@ mod tests {
         create_directories(&below).unwrap();
         assert_eq!((mode(&below), mode(below.parent().unwrap())), (0o700, 0o700));
         create_new(&below.join("new")).unwrap();
+        create_in(&below, "in").unwrap();
         open_or_create(&below.join("opened")).unwrap();
         prepare_database(&below.join("database")).unwrap();
-        for name in ["new", "opened", "database"] {
+        for name in ["new", "in", "opened", "database"] {
             assert_eq!(mode(&below.join(name)), 0o600, "{name}");
         }
     }
@@ -176,7 +194,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (victim, link) = (directory.path().join("victim"), directory.path().join("link"));
         symlink(&victim, &link).unwrap();
-        for made in [create_new(&link).map(drop), open_or_create(&link).map(drop), prepare_database(&link)] {
+        for made in [
+            create_new(&link).map(drop),
+            create_in(directory.path(), "link").map(drop),
+            open_or_create(&link).map(drop),
+            prepare_database(&link),
+        ] {
             made.unwrap_err();
         }
         assert!(!victim.exists());

@@ -171,8 +171,7 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
             Some(folder) => format!("{folder}-{plain}"),
             None => plain,
         };
-        // The run's own files are not to be overwritten.
-        let wanted = if wanted.eq_ignore_ascii_case("report") { format!("{wanted}-pdf") } else { wanted };
+        let wanted = not_of_the_run(wanted);
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
         std::iter::once(wanted.clone())
             .chain(numbered)
@@ -182,6 +181,12 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
     let paths = [paths, folders].concat();
     let stems: Vec<String> = paths.iter().map(name).collect();
     paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem, left_out: Vec::new() }).collect()
+}
+
+/// The run's own files are not to be overwritten: `report.json` and `index.html`.
+pub(crate) fn not_of_the_run(stem: String) -> String {
+    let is_of_the_run = ["report", "index"].iter().any(|name| stem.eq_ignore_ascii_case(name));
+    if is_of_the_run { format!("{stem}-pdf") } else { stem }
 }
 
 #[cfg(test)]
@@ -222,10 +227,10 @@ mod tests {
 
     #[test]
     fn files_of_one_name_have_outputs_of_their_own() {
-        let directory = tree(&["x/a.pdf", "y/a.pdf", "z/x-a.pdf", "z/report.pdf"]);
+        let directory = tree(&["x/a.pdf", "y/a.pdf", "z/x-a.pdf", "z/report.pdf", "z/Index.pdf"]);
         let inputs = find_pdfs(&[directory.path().to_owned()]).unwrap();
         let stems: Vec<&str> = inputs.iter().map(|input| input.stem.as_str()).collect();
-        assert_eq!(stems, ["x-a", "y-a", "report-pdf", "x-a-2"]);
+        assert_eq!(stems, ["x-a", "y-a", "Index-pdf", "report-pdf", "x-a-2"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tidegate_limit::Admission;
@@ -15,12 +15,14 @@ use tidegate_sync::{Event as Signal, Semaphore};
 use super::file::FileRun;
 use super::inputs::Input;
 use super::lanes::Lanes;
-use super::options::Options;
+use super::options::{Options, Outputs};
 use super::pictures::PictureLimit;
 use super::sizes::{SHARES, Size};
 use crate::concurrency::{Attending, AutoConcurrency, Wanted};
-use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report, WarningGroup};
-use crate::output::{Entry, atomic, mark};
+use crate::output::overview::{INDEX, Linked, Overview};
+use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report, WarningGroup, grouped};
+use crate::output::{Entry, atomic, explained_by, mark};
+use crate::outputs;
 use crate::provider::Provider;
 use crate::run::policy::Policy;
 use crate::run::{Change, Control, Event, FileState, ItemId, Unit};
@@ -43,7 +45,7 @@ pub enum ExplainError {
         /// What is wrong with it.
         source: io::Error,
     },
-    /// The report cannot be written; everything before it is.
+    /// The report, or the page that links the documents, cannot be written; everything before it is.
     Report {
         /// Where.
         path: PathBuf,
@@ -59,7 +61,7 @@ impl fmt::Display for ExplainError {
         match self {
             ExplainError::Foreign { path, source } => write!(f, "{} cannot be written: {source}", path.display()),
             ExplainError::Report { path, source, .. } => {
-                write!(f, "the report {} cannot be written: {source}; every result is kept", path.display())
+                write!(f, "{} cannot be written: {source}; every result is kept", path.display())
             }
         }
     }
@@ -206,7 +208,7 @@ impl Explain {
     /// The answers so far, of files whose outputs are not written yet.
     #[must_use]
     pub fn results(&self) -> Results {
-        Results { job: Rc::clone(&self.job) }
+        Results { job: Rc::downgrade(&self.job) }
     }
 
     /// Runs to the end, or to where it is [stopped](Control::finish). One bad file, or page, fails alone.
@@ -227,14 +229,14 @@ impl Explain {
 /// The answers of a run that goes on. Clones are the same.
 #[derive(Clone)]
 pub struct Results {
-    job: Rc<Job>,
+    job: Weak<Job>,
 }
 
 impl Results {
     /// Returns what became of a page. `None` if it is not settled yet, or the outputs of its file are written: they have it.
     #[must_use]
     pub fn page(&self, file: u32, page: u32) -> Option<Entry> {
-        let run = self.job.files.borrow().get(file as usize)?.clone()?;
+        let run = self.job.upgrade()?.files.borrow().get(file as usize)?.clone()?;
         run.entry(page)
     }
 }
@@ -301,6 +303,16 @@ impl Job {
         report.totals.tokens = paid.unwrap_or_else(|| job.control.tokens());
         report.set_limits(&job.gate.stats(), job.lanes.cap_max(), job.lanes.pictures.report());
         report.seconds = crate::run::now().saturating_duration_since(began).as_secs_f64();
+        if job.options.outputs == Outputs::All {
+            let overview = overview(&report, &job.options.inputs);
+            match outputs::write_overview(&job.options.out, overview).await {
+                Ok(path) => report.index = Some(path.display().to_string()),
+                Err(source) => {
+                    let path = job.options.out.join(INDEX);
+                    return Err(ExplainError::Report { path, source, report: Box::new(report) });
+                }
+            }
+        }
         let path = job.options.out.join(REPORT);
         let json = serde_json::to_string_pretty(&report).expect("texts and numbers") + "\n";
         let written = to_thread({
@@ -358,6 +370,10 @@ impl Job {
                 );
                 continue;
             }
+            if let Err(error) = outputs::check_folder(&options.out, &input.stem, pages.len()) {
+                self.file_failed(index, error.to_string());
+                continue;
+            }
             let size = Size::of(pages.len() as u32);
             let share = options.file_concurrency.map_or(size.share(), |_| 1);
             let Ok(share) = shares.acquire_many_owned(share).await else { break };
@@ -410,6 +426,31 @@ impl Job {
         let group = FailureGroup { file: name, pages: Vec::new(), code: "unreadable".into(), reason: reason.clone() };
         let report = Some(FileReport { error: Some(reason), ..FileReport::default() });
         self.notes.borrow_mut()[index] = Notes { report, failures: vec![group], warnings: Vec::new() };
+    }
+}
+
+/// The page that links the documents of a run.
+fn overview(report: &Report, inputs: &[Input]) -> Overview {
+    let document = |(file, input): (&FileReport, &Input)| Linked {
+        name: input.name(),
+        stem: Some(input.stem.clone()).filter(|_| !file.outputs.is_empty()),
+        pages: file.pages,
+        done: file.done,
+        failed: file.failed,
+        skipped: file.skipped,
+        missing: file.missing,
+        error: file.error.clone(),
+    };
+    let files = if inputs.len() == 1 { "file" } else { "files" };
+    let with = explained_by(&report.provider, &report.model).map(|with| format!(" · {with}")).unwrap_or_default();
+    let (done, pages) = (grouped(report.totals.done), grouped(report.totals.pages));
+    let day = report.began.split('T').next().unwrap_or_default();
+    Overview {
+        about: format!("{done} of {pages} pages explained · {} {files}{with} · {day}", inputs.len()),
+        stopped: report.stopped.clone(),
+        documents: report.files.iter().zip(inputs).map(document).collect(),
+        report: Some(REPORT),
+        earlier: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use super::prompt::{DEFAULT_PROMPT, Prompt};
 use super::selection::Selection;
 use crate::concurrency::AutoConcurrency;
 use crate::output::mark;
+use crate::output::overview::INDEX;
 use crate::outputs;
 
 /// What is to be done.
@@ -91,7 +92,7 @@ impl Options {
     /// Refuses outputs that would replace a file which tidegate did not write.
     pub(super) fn check_outputs(&self) -> Result<(), ExplainError> {
         let outputs = self.inputs.iter().flat_map(|input| outputs::paths(&self.out, &input.stem));
-        for path in outputs.chain([self.out.join(REPORT)]) {
+        for path in outputs.chain([self.out.join(REPORT), self.out.join(INDEX)]) {
             mark::may_replace(&path).map_err(|source| ExplainError::Foreign { path, source })?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::job::Notes;
 use super::options::Outputs;
 use crate::output::report::{FailureGroup, FileReport, WarningGroup};
 use crate::output::{BLANK, Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
-use crate::outputs;
+use crate::outputs::{self, Target};
 use crate::question::{Answer, Usage};
 use crate::run::{Change, FileState, ItemState, Settled};
 use crate::store::{Kept, Promise, StoreError};
@@ -145,10 +145,12 @@ impl FileRun {
         let writing = job.writers.acquire_owned().await;
         // Who stops a run does not want to wait for pictures of a file that is not done.
         let html_px = job.options.html_px.filter(|_| explanations.count(Status::Missing) == 0);
-        let (out, stem) = (&job.options.out, &input.stem);
+        let (folder, stem) = (&job.options.out, &input.stem);
+        let on_page = || job.control.page_written(self.index);
+        let target = Target { folder, stem, document: Some(document), picture_px: html_px, on_page: &on_page };
         let written = match job.options.outputs {
-            Outputs::All => outputs::write(&explanations, out, stem, Some(document), html_px).await,
-            Outputs::Json => outputs::write_json(&explanations, out, stem).await,
+            Outputs::All => outputs::write(&explanations, &target).await,
+            Outputs::Json => outputs::write_json(&explanations, folder, stem).await,
         };
         drop(writing);
         let counts = job.control.file(self.index);

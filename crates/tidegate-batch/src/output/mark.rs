@@ -10,6 +10,24 @@ pub(crate) const MARKDOWN: &str = "<!-- tidegate.explanations/1 -->";
 /// In the head of every HTML output.
 pub(crate) const HTML: &str = "<meta name=\"generator\" content=\"tidegate\">";
 
+/// In the head of `NAME.html` of a document that is split: which of the sets in `NAME-pages` it links.
+const PAGES: &str = "<meta name=\"tidegate-pages\" content=\"";
+
+/// The line that names a set of parts.
+pub(crate) fn pages(set: u32) -> String {
+    format!("{PAGES}{set}\">\n")
+}
+
+/// The set that an HTML output of tidegate's names.
+pub(crate) fn set_of(path: &Path) -> Option<u32> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
+    let head = String::from_utf8_lossy(&head);
+    let (before, after) = head.split_once(PAGES)?;
+    // Before anything that comes from a document.
+    (before.contains(HTML) && !before.contains("<title>")).then(|| after.split('"').next()?.parse().ok())?
+}
+
 /// What the `schema` of every JSON output begins with.
 const SCHEMA: &str = "tidegate.";
 
@@ -48,6 +66,11 @@ fn is_ours(path: &Path) -> io::Result<bool> {
         Some("html") => head.contains(HTML) || is_unmarked_html(&head),
         _ => false,
     })
+}
+
+/// Returns `true` for an HTML output.
+pub(crate) fn is_document(path: &Path) -> bool {
+    is_ours(path).unwrap_or(false)
 }
 
 /// The schema is the first thing in it, in version 0.1.0 too.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::document::{Entry, Explanations, Status};
 use super::filter::inert;
 use super::mark;
+use super::report::grouped;
 
 /// The explanations of a file as one Markdown document. Images and raw HTML are escaped, so that a preview loads and runs
 /// nothing; everything else is as the model wrote it.
@@ -42,41 +43,63 @@ pub fn to_markdown(explanations: &Explanations) -> String {
     inert(out) + mark::MARKDOWN + "\n"
 }
 
+/// Titles that programs write where none was given.
+const NO_TITLES: [&str; 7] =
+    ["untitled", "untitled document", "untitled.pdf", "no title", "(anonymous)", "(untitled)", "document"];
+
+/// The document's title, if it says anything.
+fn title(explanations: &Explanations) -> Option<&str> {
+    let title = explanations.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
+    title.filter(|title| !NO_TITLES.contains(&title.to_lowercase().as_str()))
+}
+
 /// The title, or else the file's name.
 pub(super) fn heading(explanations: &Explanations) -> &str {
-    let title = explanations.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
-    title.unwrap_or(if explanations.file.is_empty() { "Explanations" } else { &explanations.file })
+    let file = Some(explanations.file.as_str()).filter(|file| !file.is_empty());
+    title(explanations).or(file).unwrap_or("Explanations")
+}
+
+/// The text of the first heading in an explanation, or of a line in bold that it begins with.
+pub(super) fn first_heading(text: &str) -> Option<&str> {
+    let bold = text.lines().next().and_then(|line| line.trim().strip_prefix("**")?.strip_suffix("**"));
+    let heading = || text.lines().find(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    bold.or_else(heading)
 }
 
 /// Who explained what, in a line.
 pub(super) fn about(explanations: &Explanations) -> String {
     let mut parts = Vec::new();
-    if explanations.title.as_deref().is_some_and(|title| !title.trim().is_empty()) && !explanations.file.is_empty() {
+    if title(explanations).is_some() && !explanations.file.is_empty() {
         parts.push(explanations.file.clone());
     }
     let (chosen, pages) = (explanations.explanations.len(), explanations.pages as usize);
     parts.push(match (chosen, pages) {
-        (chosen, pages) if pages > chosen => format!("{chosen} of {pages} pages"),
+        (chosen, pages) if pages > chosen => format!("{} of {} pages", grouped(chosen as u64), grouped(pages as u64)),
         (1, _) => "1 page".into(),
-        (chosen, _) => format!("{chosen} pages"),
+        (chosen, _) => format!("{} pages", grouped(chosen as u64)),
     });
-    match (explanations.provider.as_str(), explanations.model.as_str()) {
-        ("", "") => {}
-        ("", model) => parts.push(format!("explained by {model}")),
-        (provider, "") => parts.push(format!("explained by {provider}")),
-        (provider, model) => parts.push(format!("explained by {model} ({provider})")),
-    }
+    parts.extend(explained_by(&explanations.provider, &explanations.model));
     let blank = explanations.explanations.iter().filter(|entry| entry.is_blank()).count();
     for status in [Status::Failed, Status::Skipped, Status::Missing] {
         let count = explanations.count(status) - if status == Status::Skipped { blank } else { 0 };
         if count > 0 {
-            parts.push(format!("{count} {status}"));
+            parts.push(format!("{} {status}", grouped(count as u64)));
         }
     }
     if blank > 0 {
-        parts.push(format!("{blank} blank"));
+        parts.push(format!("{} blank", grouped(blank as u64)));
     }
     parts.join(" · ")
+}
+
+/// How a document was explained, if it is known.
+pub(crate) fn explained_by(provider: &str, model: &str) -> Option<String> {
+    match (provider, model) {
+        ("", "") => None,
+        ("local", _) => Some("key sentences, extracted offline".into()),
+        ("", name) | (name, "") => Some(format!("explained by {name}")),
+        (provider, model) => Some(format!("explained by {model} ({provider})")),
+    }
 }
 
 /// Why there is no explanation.
@@ -112,6 +135,29 @@ mod tests {
     #[test]
     fn headings_of_an_explanation_stay_below_the_pages() {
         assert_eq!(lowered("# A\n#B\n```\n# no\n```\n##### C"), "### A\n#B\n```\n# no\n```\n###### C");
+    }
+
+    #[test]
+    fn a_title_that_says_nothing_gives_way_to_the_files_name() {
+        let named = |title: &str| {
+            let json = serde_json::json!({"file": "a.pdf", "title": title, "pages": ["x"]});
+            let read = Explanations::read(json.to_string().as_bytes()).unwrap();
+            (heading(&read).to_owned(), about(&read))
+        };
+        for title in ["untitled", "Untitled Document", " ", "(anonymous)"] {
+            assert_eq!(named(title), ("a.pdf".to_owned(), "1 page".to_owned()), "{title}");
+        }
+        assert_eq!(named("Tides"), ("Tides".to_owned(), "a.pdf · 1 page".to_owned()));
+    }
+
+    #[test]
+    fn the_line_below_the_title_says_how_the_pages_were_explained() {
+        let line = |provider: &str, model: &str| {
+            let read = Explanations { provider: provider.into(), model: model.into(), ..Explanations::default() };
+            about(&read)
+        };
+        assert!(line("openai", "gpt-4o").ends_with("explained by gpt-4o (openai)"));
+        assert!(line("local", "extractive").ends_with("key sentences, extracted offline"));
     }
 
     #[test]

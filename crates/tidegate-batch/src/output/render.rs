@@ -42,6 +42,23 @@ pub(crate) fn markdown_to_html(markdown: &str) -> String {
     out.replace("<a href=", "<a rel=\"noreferrer noopener\" href=")
 }
 
+/// Markdown as one line of words, without its signs.
+pub(super) fn plain_text(markdown: &str) -> String {
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let shown = without_controls(markdown);
+    let mut out = String::with_capacity(markdown.len());
+    for event in Parser::new_ext(&shown, options) {
+        match event {
+            Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => out.push_str(&text),
+            // Emphasis and links may end within a word.
+            Event::Start(Tag::Emphasis | Tag::Strong | Tag::Strikethrough | Tag::Link { .. } | Tag::Image { .. })
+            | Event::End(TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough | TagEnd::Link | TagEnd::Image) => {}
+            _ => out.push(' '),
+        }
+    }
+    out.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Returns `true` if a link may lead there: to a web page or to mail.
 pub(super) fn is_safe(url: &str) -> bool {
     let lower = url.trim_start().to_ascii_lowercase();

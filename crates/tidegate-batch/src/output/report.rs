@@ -45,6 +45,9 @@ pub struct Report {
     /// What is not as it should be with pages, such as fonts that cannot be used; equal ones of a file together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<WarningGroup>,
+    /// The page that links the documents, `index.html` in the output folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
     /// How the processes that read the PDFs were confined; `None` if no PDF was opened.
     pub confinement: Option<Confinement>,
 }

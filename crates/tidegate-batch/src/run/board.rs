@@ -64,6 +64,8 @@ pub(super) struct FileBoard {
     /// The chosen pages, rising, and the state of each; `None` until they are counted.
     pages: Option<Vec<(u32, Phase)>>,
     counts: Counts,
+    /// Pages that are in its HTML output, while that is written.
+    written: u64,
 }
 
 impl FileBoard {
@@ -86,6 +88,7 @@ impl FileBoard {
             cached: of(Phase::Cached),
             failed: of(Phase::Failed),
             skipped: of(Phase::Skipped),
+            written: self.written,
         }
     }
 }
@@ -108,6 +111,7 @@ impl Board {
             state: FileState::Waiting,
             pages: None,
             counts: Counts::default(),
+            written: 0,
         };
         Board {
             unit,
@@ -152,6 +156,11 @@ impl Board {
 
     pub(super) fn file_state(&mut self, file: usize, state: FileState) {
         self.files[file].state = state;
+    }
+
+    /// One more page of a file is in its HTML output.
+    pub(super) fn page_written(&mut self, file: usize) {
+        self.files[file].written += 1;
     }
 
     pub(super) fn file(&self, file: usize) -> FileProgress {

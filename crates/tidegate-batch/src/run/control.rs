@@ -406,6 +406,11 @@ impl Control {
         self.inner.board.borrow_mut().file_state(file, state);
     }
 
+    /// One more page of a file is in its HTML output.
+    pub(crate) fn page_written(&self, file: usize) {
+        self.inner.board.borrow_mut().page_written(file);
+    }
+
     pub(crate) fn file(&self, file: usize) -> FileProgress {
         self.inner.board.borrow().file(file)
     }

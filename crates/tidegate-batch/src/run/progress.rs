@@ -105,6 +105,8 @@ pub struct FileProgress {
     pub failed: u64,
     /// Pages without text that can be read.
     pub skipped: u64,
+    /// Pages that are in its HTML output, while that is written.
+    pub written: u64,
 }
 
 /// The state of a file.

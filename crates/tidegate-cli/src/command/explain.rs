@@ -349,7 +349,7 @@ async fn explain(
     match outcome {
         Ok(report) => Ok(report),
         Err(ExplainError::Report { path, source, report }) => {
-            terminal::say(format!("tidegate: the report {} cannot be written: {source}", path.display()));
+            terminal::say(format!("tidegate: {} cannot be written: {source}", path.display()));
             Ok(*report)
         }
         Err(error) => Err(error.into()),
@@ -491,18 +491,21 @@ fn left_out(inputs: &[Input]) -> Option<String> {
     })
 }
 
-/// Names the page to look at first: the one with the most explanations in it.
+/// Names the page to open: the document's, or of several documents the one that links them.
 fn what_to_open(report: &Report) -> Option<String> {
     let page = |file: &FileReport| file.outputs.iter().find(|path| path.ends_with(".html")).cloned();
     let mut pages: Vec<(u64, String)> = report.files.iter().filter_map(|file| Some((file.done, page(file)?))).collect();
-    // Stable: of files with equally many, the first that was given.
+    if let Some(index) = report.index.as_ref().filter(|_| pages.len() > 1) {
+        return Some(open_index(index, pages.len()));
+    }
+    // Stable: of files with equally many explanations, the first that was given.
     pages.sort_by_key(|(done, _)| Reverse(*done));
-    let (_, first) = pages.first()?;
-    Some(match pages.len() - 1 {
-        0 => format!("open {first} in a browser"),
-        1 => format!("open {first} in a browser; the page of the other file is next to it"),
-        others => format!("open {first} in a browser; the pages of the other {others} files are next to it"),
-    })
+    pages.first().map(|(_, first)| format!("open {first} in a browser"))
+}
+
+/// Names the page that links the documents, and their number.
+pub(super) fn open_index(index: &str, documents: usize) -> String {
+    format!("open {index} in a browser; it links all {documents} documents")
 }
 
 #[cfg(test)]
@@ -531,27 +534,28 @@ mod tests {
         );
     }
 
-    fn hint(files: Vec<FileReport>) -> Option<String> {
+    fn hint(files: Vec<FileReport>, index: Option<&str>) -> Option<String> {
         let mut report = Report::default();
         report.files = files;
+        report.index = index.map(str::to_owned);
         what_to_open(&report)
     }
 
     #[test]
-    fn the_page_with_the_most_explanations_is_named() {
-        assert_eq!(hint(vec![file("a", 0)]).unwrap(), "open out/a.html in a browser");
+    fn the_page_to_open_is_the_documents_or_the_one_that_links_them() {
+        let index = Some("out/index.html");
+        assert_eq!(hint(vec![file("a", 0)], index).unwrap(), "open out/a.html in a browser");
+        assert_eq!(hint(vec![FileReport::default(), file("b", 3)], index).unwrap(), "open out/b.html in a browser");
         assert_eq!(
-            hint(vec![file("a", 1), FileReport::default(), file("b", 3)]).unwrap(),
-            "open out/b.html in a browser; the page of the other file is next to it"
+            hint(vec![file("a", 1), FileReport::default(), file("b", 3)], index).unwrap(),
+            "open out/index.html in a browser; it links all 2 documents"
         );
-        assert_eq!(
-            hint(vec![file("a", 2), file("b", 2), file("c", 1)]).unwrap(),
-            "open out/a.html in a browser; the pages of the other 2 files are next to it"
-        );
+        let without = hint(vec![file("a", 1), file("b", 3)], None);
+        assert_eq!(without.unwrap(), "open out/b.html in a browser", "it could not be written");
     }
 
     #[test]
     fn where_nothing_was_written_there_is_nothing_to_open() {
-        assert_eq!(hint(vec![FileReport::default()]), None);
+        assert_eq!(hint(vec![FileReport::default()], Some("out/index.html")), None);
     }
 }

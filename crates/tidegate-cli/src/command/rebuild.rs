@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use serde_json::json;
-use tidegate_batch::{Rebuild, find_json};
+use tidegate_batch::{Rebuild, Rebuilt, find_json, write_indexes};
 use tidegate_pdf::Reader;
 use tidegate_secret::Secret;
 
+use super::explain::open_index;
 use super::{Done, pages};
 use crate::terminal;
 
@@ -64,7 +65,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let rebuild =
         Rebuild { out: args.out, pdf_folder: args.pdf, trees: current_folder().into_iter().collect(), html_px, reader };
     let json = args.json;
-    let done = tidegate_loop::run(rebuild.run(inputs, move |rebuilt| {
+    let on_done = move |rebuilt: &Rebuilt| {
         let name = rebuilt.json.display();
         match &rebuilt.outcome {
             _ if json => {}
@@ -76,7 +77,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
             }
             Err(error) => terminal::say(format!("{name}: {error}")),
         }
-    }))
+    };
+    let (done, indexes) = tidegate_loop::run(async move {
+        let done = rebuild.run(inputs, on_done).await;
+        let indexes = write_indexes(&done).await;
+        (done, indexes)
+    })
     .map_err(|error| anyhow::anyhow!("{error}"))?;
     let failed = done.iter().filter(|rebuilt| rebuilt.outcome.is_err()).count();
     if json {
@@ -94,5 +100,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     } else {
         terminal::print(&format!("{} of {} files made again\n", done.len() - failed, done.len()))?;
     }
-    Ok(if failed == 0 { Done::All } else { Done::SomeFailed })
+    indexes
+        .iter()
+        .filter_map(|index| index.as_ref().err())
+        .for_each(|error| terminal::say(format!("tidegate: {error}")));
+    let is_complete = failed == 0 && indexes.iter().all(Result::is_ok);
+    if let Some((index, documents)) = indexes.iter().flatten().next().filter(|_| !json) {
+        terminal::say(open_index(&index.display().to_string(), *documents));
+    }
+    Ok(if is_complete { Done::All } else { Done::SomeFailed })
 }

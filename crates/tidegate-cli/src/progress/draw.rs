@@ -172,6 +172,7 @@ fn files(scene: &Scene, room: usize, size: Size, style: Style) -> Vec<String> {
 fn file(file: &File, name: usize, size: Size, style: Style) -> String {
     let mut tail = format!("  {}/{}", file.done + file.failed + file.skipped, file.pages);
     match file.state {
+        State::Writing if file.written > 0 => tail += &format!("  writing page {}", file.written),
         State::Writing => tail += "  writing",
         _ if file.in_flight > 0 => tail += &format!("  {} in flight", file.in_flight),
         _ if file.blocked > 0 => tail += "  blocked",
@@ -266,9 +267,11 @@ fn queue(scene: &Scene, size: Size, style: Style) -> String {
     } else if scene.paused {
         line.push("paused: ", Paint::Warn);
     }
-    let writing = scene.files.iter().any(|file| file.state == State::Writing);
-    if writing && scene.queue.in_flight == 0 && scene.queue.blocked == 0 {
-        line.push("writing outputs", Paint::Plain);
+    if scene.queue.in_flight == 0
+        && scene.queue.blocked == 0
+        && let Some(writing) = scene.writing()
+    {
+        line.push(&writing, Paint::Plain);
         return line.done();
     }
     line.push(&format!("{} in flight", scene.queue.in_flight), Paint::Plain);
@@ -317,6 +320,7 @@ mod tests {
             skipped: 0,
             blocked: 0,
             in_flight,
+            written: 0,
         };
         let gauge = |name: &str, used, amount| Gauge { name: name.to_owned(), used, amount, ..Gauge::default() };
         Scene {
@@ -448,6 +452,11 @@ mod tests {
         end.queue = Queue::default();
         let lines = draw(&end, size(100, 24), PLAIN);
         assert_eq!(lines.last().unwrap(), "  stopping: writing outputs");
+        end.stopping = false;
+        (end.files[2].pages, end.files[2].written) = (2_415, 1_200);
+        let lines = draw(&end, size(100, 24), PLAIN);
+        assert_eq!(lines.last().unwrap(), "  writing outputs: page 1200 of 2415 of 潮汐.pdf");
+        assert!(lines[2].ends_with("writing page 1200"), "{lines:?}");
     }
 
     #[test]

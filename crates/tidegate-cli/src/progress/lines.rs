@@ -35,6 +35,9 @@ pub(crate) fn progress(scene: &Scene) -> String {
         }
         None => {}
     }
+    if let Some(writing) = scene.writing() {
+        line += &format!("; {writing}");
+    }
     for notice in scene.found.iter().chain(&scene.load) {
         line += &format!("; {notice}");
     }
@@ -46,7 +49,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::progress::scene::{Gauge, Queue};
+    use crate::progress::scene::{File, Gauge, Queue, State};
 
     #[test]
     fn a_line_says_how_far_it_is_how_long_it_takes_and_what_is_waited_for() {
@@ -75,6 +78,14 @@ mod tests {
         };
         let line = "3 of 9 pages, 1 in flight; 5 blocked by the server; found: 10 requests per second";
         assert_eq!(progress(&scene), line);
+    }
+
+    #[test]
+    fn while_outputs_are_written_a_line_says_how_many_pages_are() {
+        let file = |state, written| File { name: "b.pdf".to_owned(), state, pages: 2_415, written, ..File::default() };
+        let files = vec![file(State::Done, 9), file(State::Writing, 1_200)];
+        let scene = Scene { pages: 2_424, done: 2_424, files, ..Scene::default() };
+        assert_eq!(progress(&scene), "2424 of 2424 pages; writing outputs: page 1200 of 2415 of b.pdf");
     }
 
     #[test]

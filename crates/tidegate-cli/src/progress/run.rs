@@ -181,7 +181,7 @@ fn scene(progress: &Progress) -> Scene {
 }
 
 fn file(progress: &FileProgress) -> File {
-    let FileProgress { name, pages, done, failed, skipped, blocked, in_flight, .. } = progress;
+    let FileProgress { name, pages, done, failed, skipped, blocked, in_flight, written, .. } = progress;
     let state = match progress.state {
         FileState::Running => State::Running,
         FileState::Writing => State::Writing,
@@ -198,6 +198,7 @@ fn file(progress: &FileProgress) -> File {
         skipped: *skipped,
         blocked: *blocked,
         in_flight: *in_flight,
+        written: *written,
     }
 }
 

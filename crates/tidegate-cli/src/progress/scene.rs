@@ -42,6 +42,8 @@ pub(crate) struct File {
     pub(crate) skipped: u64,
     pub(crate) blocked: u64,
     pub(crate) in_flight: u64,
+    /// Pages that are in its outputs, while those are written.
+    pub(crate) written: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,6 +92,16 @@ pub(crate) enum Blocker {
 }
 
 impl Scene {
+    /// `writing outputs: page 120 of 2415 of book.pdf`, of the first file whose outputs are being written.
+    pub(crate) fn writing(&self) -> Option<String> {
+        let file = self.files.iter().find(|file| file.state == State::Writing)?;
+        let mut text = "writing outputs".to_owned();
+        if file.written > 0 {
+            text += &format!(": page {} of {} of {}", file.written, file.pages, file.name);
+        }
+        Some(text)
+    }
+
     /// Pages about which nothing is left to be done.
     pub(crate) fn settled(&self) -> u64 {
         self.done + self.failed + self.skipped

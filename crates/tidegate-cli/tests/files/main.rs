@@ -3,6 +3,8 @@
 
 mod earlier;
 mod mine;
+#[path = "../common/pdf.rs"]
+mod pdf;
 mod power;
 
 use std::fs;

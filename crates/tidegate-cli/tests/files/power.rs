@@ -394,3 +394,61 @@ fn answers_that_were_told_are_kept_and_outputs_are_whole() {
         assert_eq!(outputs(&machine), Some(3));
     });
 }
+
+/// Pages of a document that is split into parts.
+const LARGE: usize = 201;
+
+/// Which text all pages of `book.html` have. Everything that it refers to must be whole, and of one time.
+fn text_of_the_parts(machine: &Machine) -> String {
+    let contents = fs::read_to_string(machine.root.join("book.html")).expect("it was there before");
+    assert!(contents.ends_with("</html>\n"), "book.html is cut off");
+    let mut texts = BTreeSet::new();
+    let (mut pages, links) = (0, contents.split("<li><a href=\"").skip(1));
+    for link in links.map(|rest| machine.root.join(rest.split(['"', '#']).next().unwrap())) {
+        let part = fs::read_to_string(&link).unwrap_or_else(|error| panic!("{}: {error}", link.display()));
+        assert!(part.ends_with("</html>\n"), "{} is cut off", link.display());
+        texts.extend(part.split("text: ").skip(1).map(|rest| rest.split('.').next().unwrap().to_owned()));
+        for picture in part.split(" src=\"").skip(1).map(|rest| link.with_file_name(rest.split('"').next().unwrap())) {
+            let bytes = fs::read(&picture).unwrap_or_else(|error| panic!("{}: {error}", picture.display()));
+            assert!(bytes.ends_with(b"IEND\xaeB`\x82"), "{} is cut off", picture.display());
+            pages += 1;
+        }
+    }
+    assert_eq!(pages, LARGE, "each page has a picture");
+    assert_eq!(texts.len(), 1, "pages of two times: {texts:?}");
+    texts.pop_first().unwrap()
+}
+
+#[test]
+fn the_parts_of_a_large_document_are_the_old_ones_or_the_new_ones() {
+    let words = ["rebuild", "book.json", "--picture-px", "16"];
+    let write_json = |machine: &Machine, text: &str| {
+        let pages: BTreeMap<String, String> =
+            (1..=LARGE).map(|page| (page.to_string(), format!("text: {text}."))).collect();
+        fs::write(machine.root.join("book.json"), serde_json::to_string(&pages).unwrap()).unwrap();
+    };
+    let begin = || {
+        let machine = Machine::new();
+        fs::write(machine.root.join("book.pdf"), crate::pdf::pdf("book", LARGE)).unwrap();
+        write_json(&machine, "old");
+        machine.run(&words, "", None);
+        machine.restart(Luck::None);
+        assert_eq!(text_of_the_parts(&machine), "old", "what has ended well lasts");
+        write_json(&machine, "new");
+        machine
+    };
+    let machine = begin();
+    machine.run(&words, "", None);
+    cuts("rebuild", machine.calls(), |cut, rng| {
+        let machine = begin();
+        machine.run(&words, "", Some(cut));
+        machine.restart(Luck::Random(rng));
+        let text = text_of_the_parts(&machine);
+        assert!(["old", "new"].contains(&text.as_str()), "cut before call {cut}: {text}");
+        machine.run(&words, "", None);
+        let sets = names(&machine.root.join("book-pages"));
+        assert_eq!(sets.values().filter(|(_, is_folder)| *is_folder).count(), 1, "{sets:?}");
+        machine.restart(Luck::None);
+        assert_eq!(text_of_the_parts(&machine), "new", "cut before call {cut}");
+    });
+}
