@@ -384,7 +384,9 @@ def redis_shared(job: Job) -> None:
 
 
 def browser(job: Job) -> None:
-    job.run("tests/browser/timeline.sh", job.scratch, env={"TIDEGATE_PROGRAM_DIR": str(program_directory())})
+    env = {"TIDEGATE_PROGRAM_DIR": str(program_directory())}
+    job.run("tests/browser/timeline.sh", job.scratch, env=env)
+    job.run("tests/browser/document.py", job.scratch, env=env)
     job.run("tests/browser/web.py", job.scratch, built.examples["dashboard"])
 
 

@@ -101,6 +101,18 @@ class Browser:
         self._call("Page.navigate", {"url": url})
         self.wait_for_load()
 
+    def go(self, url):
+        """Begins to open a page, and does not wait for it."""
+        self._events.clear()
+        self._call("Page.navigate", {"url": url})
+
+    def press(self, key):
+        """Presses a key in the element that has the focus."""
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": {"Enter": 13, "Escape": 27, "Tab": 9}[key]}
+        event |= {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", {"type": kind, **event})
+
     def wait_for_load(self, seconds=30):
         until = time.monotonic() + seconds
         while "Page.loadEventFired" not in self._events:
