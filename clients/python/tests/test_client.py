@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from tidegate import App, Client, QueueError, ResultTimeout, TaskFailed
+from tidegate._queue_file import Envelope
 
 
 class OnFile(unittest.TestCase):
@@ -77,6 +78,15 @@ class Enqueue(OnFile):
             self.assertTrue(before + 59_000 <= at <= time.time() * 1000 + 60_000)
         self.assertEqual(len(self.rows("SELECT * FROM ready")), 1)
         self.assertEqual(len(self.rows("SELECT * FROM task WHERE expires > ?", before + 3_500_000)), 1)
+
+    def test_what_the_file_refuses_is_an_error_and_stores_nothing(self) -> None:
+        for priority in (1.5, True, -1, 10, "1"):
+            with self.assertRaisesRegex(ValueError, "priority"):
+                self.client.enqueue("add", args=[1, 2], priority=priority)
+        # A value that only the file's own checks catch.
+        envelope = Envelope("odd", "default", 1.5, None, None, None, None, b"{}")  # type: ignore[arg-type]
+        with self.assertRaisesRegex(QueueError, "CHECK"):
+            self.client._opened().publish([envelope])
 
     def test_a_unique_key_is_taken_once(self) -> None:
         first = self.client.enqueue("a", unique="key")

@@ -258,8 +258,10 @@ class QueueFile:
             envelope.body,
         )
         sql = (
-            "INSERT OR IGNORE INTO task (id, queue, rank, published, eta, expires, ukey, hold, headers, body) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT INTO task (id, queue, rank, published, eta, expires, ukey, hold, headers, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            # Only for an id that is there: IGNORE would drop rows that violate any other constraint, too.
+            "ON CONFLICT (id) DO NOTHING"
         )
         cursor = connection.execute(sql, values)
         if cursor.rowcount == 0:

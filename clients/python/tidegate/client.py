@@ -178,8 +178,8 @@ def _envelope(spec: Mapping[str, Any], now: int, max_body: int) -> Envelope:
         if not text.isprintable() or not 1 <= len(text.encode()) <= _NAME_BYTES_MAX:
             raise ValueError(f"the {what} {text!r} cannot be used: 1 to {_NAME_BYTES_MAX} bytes without control characters")
     priority = spec.get("priority") or 0
-    if not 0 <= priority <= 9:
-        raise ValueError(f"priority {priority} is out of range: 0 to 9, higher first")
+    if type(priority) is not int or not 0 <= priority <= 9:
+        raise ValueError(f"priority {priority!r} is not an integer from 0 to 9 (higher first)")
     body: Dict[str, Any] = {"task": name}
     for member, value in (("args", list(spec.get("args") or ())), ("kwargs", dict(spec.get("kwargs") or {}))):
         if value:
