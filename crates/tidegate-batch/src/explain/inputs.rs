@@ -7,6 +7,8 @@ use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest as _, Sha256};
+
 /// A file to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -171,7 +173,7 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
             Some(folder) => format!("{folder}-{plain}"),
             None => plain,
         };
-        let wanted = not_of_the_run(wanted);
+        let wanted = short(not_of_the_run(wanted));
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
         std::iter::once(wanted.clone())
             .chain(numbered)
@@ -181,6 +183,19 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
     let paths = [paths, folders].concat();
     let stems: Vec<String> = paths.iter().map(name).collect();
     paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem, left_out: Vec::new() }).collect()
+}
+
+/// Longest name of an output without its ending. File systems take 255 bytes, and drafts and folders of parts have longer
+/// names.
+const STEM_BYTES_MAX: usize = 160;
+
+/// Cuts a name that is too long for outputs. A part of its hash keeps it apart from others that begin alike.
+fn short(stem: String) -> String {
+    if stem.len() <= STEM_BYTES_MAX {
+        return stem;
+    }
+    let hash: String = Sha256::digest(&stem).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{hash}", &stem[..stem.floor_char_boundary(STEM_BYTES_MAX)])
 }
 
 /// The run's own files are not to be overwritten: `report.json` and `index.html`.
@@ -223,6 +238,17 @@ mod tests {
         let found: Vec<_> = inputs.iter().map(|input| (input.path.clone(), input.left_out.clone())).collect();
         let links = vec![root.join("c.pdf"), root.join("d.pdf")];
         assert_eq!(found, [(root.join("a.pdf"), links), (root.join("deep/b.pdf"), Vec::new())]);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_stays_apart_from_others() {
+        let long = |end: &str| format!("{}{end}.pdf", "名".repeat(80));
+        let directory = tree(&[&long("a"), &long("b")]);
+        let inputs = find_pdfs(&[directory.path().to_owned()]).unwrap();
+        assert!(inputs.iter().all(|input| input.stem.len() <= STEM_BYTES_MAX + 9), "{inputs:?}");
+        assert!(inputs[0].stem.starts_with("名名") && inputs[0].stem != inputs[1].stem, "{inputs:?}");
+        let again = find_pdfs(&[directory.path().join(long("b"))]).unwrap();
+        assert_eq!(again[0].stem, inputs[1].stem, "whatever else is explained");
     }
 
     #[test]
