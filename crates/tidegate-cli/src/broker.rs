@@ -247,7 +247,7 @@ pub(crate) fn failed(error: BrokerError) -> anyhow::Error {
 
 /// Runs a command on a loop of its own.
 pub(crate) fn on_loop<T: 'static>(command: impl Future<Output = anyhow::Result<T>> + 'static) -> anyhow::Result<T> {
-    tidegate_loop::run(command).map_err(|error| anyhow!("{error}"))?
+    crate::command::run_on_loop(command)?
 }
 
 #[cfg(test)]

@@ -25,13 +25,16 @@ mod user_data;
 
 use std::process::ExitCode;
 
-use command::Done;
+use command::{Done, Interrupted};
 
 /// Some items failed.
 const EXIT_SOME_FAILED: u8 = 1;
 
 /// Could not run.
 const EXIT_UNABLE: u8 = 2;
+
+/// What shells make of a program that was ended by SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     // PDFs are read in a child, which is this program started once more.
@@ -45,7 +48,7 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::fail(&error);
-            ExitCode::from(EXIT_UNABLE)
+            ExitCode::from(if error.is::<Interrupted>() { EXIT_INTERRUPTED } else { EXIT_UNABLE })
         }
     }
 }

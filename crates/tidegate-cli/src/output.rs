@@ -43,8 +43,7 @@ impl Output {
 
 /// A file that has something else in it is not replaced: `--out` may come from a configuration file of somebody else.
 fn to_file(path: &Path, text: &str) -> anyhow::Result<()> {
-    may_replace(path, text)
-        .and_then(|()| fs::write(path, text)).map_err(|error| {
+    may_replace(path, text).and_then(|()| fs::write(path, text)).map_err(|error| {
         let path = path.display();
         anyhow!("cannot write {path}: {error}; choose another --out, or leave it away to print the result")
     })
@@ -93,7 +92,8 @@ mod tests {
     fn only_a_trace_is_replaced_by_a_trace() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
-        let html = |title: &str| format!("<!doctype html>\n<html>\n<head>\n<meta a>\n<meta policy>\n<title>{title}</title>\n");
+        let html =
+            |title: &str| format!("<!doctype html>\n<html>\n<head>\n<meta a>\n<meta policy>\n<title>{title}</title>\n");
         let json = |name: &str| format!("{{\"traceEvents\":[{{\"name\":\"{name}\"}}]}}");
         let text = |name: &str| format!("{name}: what it shows\nvirtual time\n\n");
         for (first, second) in [(html("a"), html("b")), (json("a"), json("b")), (text("a"), text("b"))] {

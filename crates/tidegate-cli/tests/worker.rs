@@ -137,6 +137,19 @@ fn a_signal_during_the_start_ends_a_worker() {
 }
 
 #[test]
+fn ctrl_c_ends_a_command_that_waits_for_a_broker() {
+    let place = TempDir::new().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = format!("--broker=amqp://{}", silent.local_addr().unwrap());
+    let mut command = tidegate(place.path(), &["queue", "ls", &broker]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let _connection = silent.accept().unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), text(&ended.stderr).as_str()), (Some(130), "tidegate: interrupted\n"));
+}
+
+#[test]
 fn options_may_stand_in_the_file_and_threads_run_commands_too() {
     let place = TempDir::new().unwrap();
     let place = place.path();

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use serde_json::json;
 use tidegate_batch::jsonl::{BadLines, Batch, Earlier, EndedEarly, Input, Output, Summary};
 use tidegate_batch::{AutoConcurrency, Control, Quotas};
@@ -17,7 +17,7 @@ use super::dashboard::{Dashboard, DashboardArgs};
 use super::limits::{Concurrency, KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use super::status::{StatusArgs, StatusSpec};
-use super::{Done, StopSignal, bound};
+use super::{Done, StopSignal, bound, run_on_loop};
 use crate::counts::Counts;
 use crate::found_limits;
 use crate::progress::{MetricsListener, ProgressArg, Reporter};
@@ -195,7 +195,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let began = Instant::now();
     let signal = StopSignal::default();
     let sending = send(config, reporter.clone(), signal.clone());
-    let summary = tidegate_loop::run(sending).map_err(|error| anyhow!("{error}"))??;
+    let summary = run_on_loop(sending)??;
     conclude(&summary, &output, &reporter, json, began.elapsed(), &signal)
 }
 

@@ -25,7 +25,7 @@ use super::explain_away::{Asks, Away};
 use super::limits::{KEPT_IDLE, LimitArgs, SharedArgs};
 use super::server::{ProviderArg, ServerArgs};
 use super::status::{StatusArgs, StatusSpec};
-use super::{Done, EXPLAIN_QUEUE, StopSignal};
+use super::{Done, EXPLAIN_QUEUE, StopSignal, run_on_loop};
 use crate::broker::{BrokerUrl, Kind, failed};
 use crate::counts::Counts;
 use crate::found_limits::{self, Server};
@@ -293,7 +293,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
     let reporter = Reporter::new(config.progress);
     let signal = StopSignal::default();
     let run = explain(config, state, reporter.clone(), signal.clone());
-    let report = tidegate_loop::run(run).map_err(|error| anyhow!("{error}"))??;
+    let report = run_on_loop(run)??;
     conclude(&report, &reporter, json, &signal, caps)
 }
 

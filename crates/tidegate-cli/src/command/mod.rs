@@ -28,8 +28,11 @@ pub(crate) mod without_pdf;
 pub(crate) mod worker;
 
 use std::cell::Cell;
+use std::fmt;
 use std::rc::Rc;
 
+use anyhow::anyhow;
+use tidegate_loop::RunError;
 use tidegate_loop::signal::SignalKind;
 
 use crate::args::Command;
@@ -48,6 +51,26 @@ pub(crate) enum Done {
     Stopped {
         exit_code: u8,
     },
+}
+
+/// Ctrl-C came before, or where, a command has no end of its own for it.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Runs `future` on a loop of its own.
+pub(crate) fn run_on_loop<T: 'static>(future: impl Future<Output = T> + 'static) -> anyhow::Result<T> {
+    tidegate_loop::run(future).map_err(|error| match error {
+        RunError::CtrlC => Interrupted.into(),
+        error => anyhow!("{error}"),
+    })
 }
 
 /// The signal that stopped a run, if one did. Clones are the same.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::anyhow;
 use tidegate_batch::plan::{Part, Requests, Tokens};
 use tidegate_batch::{Size, find_pdfs, tokens_of_text};
 use tidegate_pdf::{Reader, Want};
 
 use super::plan::{ANSWER_TOKENS, part};
+use super::run_on_loop;
 use crate::terminal;
 
 /// What a prompt and its framing cost beside the page.
@@ -68,16 +68,16 @@ impl PdfArgs {
     ) -> anyhow::Result<(Vec<Part>, usize)> {
         let (context, answer) = (self.context_pages, answer_tokens.unwrap_or(ANSWER_TOKENS));
         let paths: Vec<PathBuf> = find_pdfs(documents)?.into_iter().map(|input| input.path).collect();
-        let read = tidegate_loop::run(async move {
+        let read = run_on_loop(async move {
             let mut read = Vec::new();
             for path in paths {
                 let costs = pages(&path, context, tokens_per_request, answer).await;
                 read.push((path, costs));
             }
             read
-        });
+        })?;
         let (mut parts, mut broken, mut largest) = (Vec::new(), Vec::new(), Size::Small);
-        for (path, costs) in read.map_err(|error| anyhow!("{error}"))? {
+        for (path, costs) in read {
             match costs {
                 Ok(costs) => {
                     let count = costs.text.len() + costs.pictures.len();

@@ -10,7 +10,7 @@ use tidegate_pdf::Reader;
 use tidegate_secret::Secret;
 
 use super::explain::open_index;
-use super::{Done, pages};
+use super::{Done, pages, run_on_loop};
 use crate::terminal;
 
 /// Make Markdown and HTML again from JSON, without asking anybody
@@ -78,12 +78,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Done> {
             Err(error) => terminal::say(format!("{name}: {error}")),
         }
     };
-    let (done, indexes) = tidegate_loop::run(async move {
+    let (done, indexes) = run_on_loop(async move {
         let done = rebuild.run(inputs, on_done).await;
         let indexes = write_indexes(&done).await;
         (done, indexes)
-    })
-    .map_err(|error| anyhow::anyhow!("{error}"))?;
+    })?;
     let failed = done.iter().filter(|rebuilt| rebuilt.outcome.is_err()).count();
     if json {
         let lines: Vec<_> = done

@@ -43,7 +43,7 @@ impl Following {
     pub(crate) fn serve(&mut self, command: &'static str, page: Option<MetricsListener>) {
         let Some(MetricsListener { listener, token }) = page else { return };
         let page = MetricsPage::new(text(command, &self.run.scene()));
-        let server = serve(listener, page.router(token));
+        let server = serve(listener, page.router(token)).connections(MetricsPage::CONNECTIONS_MAX);
         let run = std::rc::Rc::clone(&self.run);
         let refreshing: JoinHandle<()> = spawn(async move {
             loop {

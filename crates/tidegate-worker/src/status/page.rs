@@ -26,6 +26,10 @@ use super::{METRICS_TYPE, StatusToken, refusal};
 pub struct MetricsPage(Arc<Mutex<Arc<str>>>);
 
 impl MetricsPage {
+    /// Connections that a server of figures should have at once: enough for every scraper, too few to use up the descriptors of
+    /// the process that it tells about.
+    pub const CONNECTIONS_MAX: usize = 64;
+
     /// A page with `text` on it.
     #[must_use]
     pub fn new(text: String) -> MetricsPage {

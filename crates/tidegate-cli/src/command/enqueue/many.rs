@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tidegate_loop::timeout;
 use tidegate_sync::Queue;
@@ -17,6 +17,7 @@ use tidegate_worker::{Broker, BrokerError, Envelope, Published, TaskId, TaskStat
 use crate::broker::failed;
 use crate::command::Done;
 use crate::command::result::shown;
+use crate::output::is_broken_pipe;
 use crate::terminal;
 
 use super::Telling;
@@ -229,7 +230,7 @@ fn report(
             Some(error) => complain(tally, *number, &format!("task {id} is {state}: {error}")),
         }
     }
-    terminal::print_json(&out)?;
+    print(&out)?;
     Ok(taken)
 }
 
@@ -239,9 +240,19 @@ fn refuse(tally: &mut Tally, telling: Telling, number: u64, why: &str) -> anyhow
     complain(tally, number, why);
     if telling.json && !telling.wait {
         let line = json!({"line": number, "state": "refused", "error": why});
-        terminal::print_json(&format!("{line}\n"))?;
+        print(&format!("{line}\n"))?;
     }
     Ok(())
+}
+
+/// A reader that goes away is no success here: it would not know which tasks are stored.
+fn print(json: &str) -> anyhow::Result<()> {
+    terminal::print_json(json).map_err(|error| match is_broken_pipe(&error) {
+        true => anyhow!(
+            "standard output was closed before all lines were read; what was stored until then stays, the rest was not enqueued"
+        ),
+        false => error,
+    })
 }
 
 fn complain(tally: &mut Tally, number: u64, why: &str) {

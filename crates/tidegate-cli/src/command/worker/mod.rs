@@ -18,7 +18,9 @@ use tidegate_loop::net::TcpListener;
 use tidegate_loop::{EventLoop, Runner, spawn};
 use tidegate_secret::Secret;
 use tidegate_worker::rabbit::{Management, Presence, RedisResults};
-use tidegate_worker::{Broker, Master, Mode, Policy, Report, Schedule, Settings, Signals, StatusToken, Watchdog};
+use tidegate_worker::{
+    Broker, Master, MetricsPage, Mode, Policy, Report, Schedule, Settings, Signals, StatusToken, Watchdog,
+};
 
 use crate::broker::{BodyArgs, BrokerArgs, failed};
 use crate::command::limits::{LimitArgs, SharedArgs};
@@ -326,7 +328,7 @@ impl Prepared {
             Some(token) => worker.router_with_token(token),
             None => worker.router(),
         };
-        let server = page.map(|listener| serve(listener, router(token)));
+        let server = page.map(|listener| serve(listener, router(token)).connections(MetricsPage::CONNECTIONS_MAX));
         let stop_page = server.as_ref().map(|server| server.handle());
         if let Some(server) = server {
             spawn(server.run());
