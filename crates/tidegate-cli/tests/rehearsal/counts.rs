@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_rehearsal::{Handle, Latency, Limit, Server};
+use tidegate_rehearsal::{Handle, Latency, Server};
 
 use crate::support::{Place, questions, text, tidegate};
 
@@ -139,7 +139,7 @@ fn two_processes_at_once_share_a_window() {
 fn two_processes() -> Result<(), String> {
     let place = Place::new("at-once");
     let per = Duration::from_secs(2);
-    let server = Server::builder().rpm(Limit::new(40).per(per)).start_in_thread().unwrap();
+    let server = Server::builder().rpm(tidegate_rehearsal::Limit::new(40).per(per)).start_in_thread().unwrap();
     let args = ["--rpm", "40/2s"];
     let runs = ["a", "b"].map(|folder| batch(&server, &place, folder, 100, &args).spawn().unwrap());
     for run in runs {

@@ -127,5 +127,11 @@ fn two_workers() -> Result<(), String> {
     }
     let stats = server.stats();
     assert_eq!(stats.answered, 40);
+    let files: Vec<_> = std::fs::read_dir(crew.place.join("data/tidegate/quotas")).unwrap().collect();
+    let [file] = &files[..] else { panic!("one account, one file: {files:?}") };
+    let counts = rusqlite::Connection::open(file.as_ref().unwrap().path()).unwrap();
+    let sum = "SELECT sum(amount) FROM reservation WHERE limit_name = 'rpm'";
+    let counted: i64 = counts.query_row(sum, [], |row| row.get(0)).unwrap();
+    assert!(counted >= 40, "{counted}");
     strict(&stats)
 }
