@@ -87,8 +87,10 @@ pub use key::{ApiKey, KeyError};
 #[cfg(feature = "pdf")]
 pub use output::{
     Entry, Explanations, FailureGroup, FailureNote, FileReport, LimitReport, NotExplanations, REPORT_SCHEMA, Report,
-    SCHEMA, SeenAs, Status, Totals, WarningGroup, to_markdown,
+    SCHEMA, SeenAs, Status, Totals, WarningGroup, markdown_to_html, to_markdown,
 };
+#[cfg(feature = "pdf")]
+pub use outputs::write_html_page;
 pub use pace::{LastMinute, Look, Pace};
 pub use provider::local;
 pub use provider::{Asked, Asking, BadModel, Dialect, Local, Parameters, Provider, Remote, Unreadable};

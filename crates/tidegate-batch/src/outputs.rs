@@ -78,6 +78,21 @@ pub(crate) async fn write_json(
     Ok(vec![path])
 }
 
+/// Writes explanations as one page of HTML, with pictures of the pages of `document` that are `picture_px` pixels on their
+/// longest side. The file is there as a whole or not at all; one that tidegate did not write is left alone.
+///
+/// # Errors
+/// What the system says, with the path.
+pub async fn write_html_page(
+    explanations: &Explanations,
+    path: &Path,
+    document: Option<&Document>,
+    picture_px: Option<u32>,
+) -> io::Result<()> {
+    mark::may_replace(path)?;
+    write_html(explanations, path, document, picture_px).await
+}
+
 /// Writes Markdown and HTML.
 pub(crate) async fn write_shown(explanations: &Explanations, target: &Target<'_>) -> Result<Vec<PathBuf>, WriteError> {
     let [_, markdown, page] = paths(target.folder, target.stem);

@@ -8,6 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
+use tidegate_pdf::Reader;
+use tidegate_secret::Secret;
 
 /// A file to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +20,44 @@ pub struct Input {
     pub stem: String,
     /// Symbolic links to the same file, or the file itself if `path` is the link: found, too, and left out.
     pub left_out: Vec<PathBuf>,
+    /// The name for people, if it is not the path's.
+    shown: Option<String>,
+    password: Option<Secret>,
 }
 
 impl Input {
+    /// The file at `path`, with outputs called `stem`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, stem: impl Into<String>) -> Input {
+        Input { path: path.into(), stem: stem.into(), left_out: Vec::new(), shown: None, password: None }
+    }
+
+    /// A file that is stored under another name than the one it is shown by, in prompts, too.
+    #[must_use]
+    pub fn stored(path: impl Into<PathBuf>, stem: impl Into<String>, shown: impl Into<String>) -> Input {
+        Input { shown: Some(shown.into()), ..Input::new(path, stem) }
+    }
+
+    /// The same, with a password of its own.
+    #[must_use]
+    pub fn with_password(self, password: Option<Secret>) -> Input {
+        Input { password, ..self }
+    }
+
+    /// `reader`, with the file's own password if it has one.
+    pub(crate) fn reader(&self, reader: &Reader) -> Reader {
+        match &self.password {
+            Some(password) => reader.clone().password(password.clone()),
+            None => reader.clone(),
+        }
+    }
+
     /// The file's own name, for people.
     #[must_use]
     pub fn name(&self) -> String {
+        if let Some(shown) = &self.shown {
+            return shown.clone();
+        }
         self.path.file_name().map_or_else(|| self.stem.clone(), |name| name.to_string_lossy().into_owned())
     }
 }
@@ -182,7 +216,7 @@ fn with_stems(paths: Vec<PathBuf>, folders: Vec<PathBuf>) -> Vec<Input> {
     };
     let paths = [paths, folders].concat();
     let stems: Vec<String> = paths.iter().map(name).collect();
-    paths.into_iter().zip(stems).map(|(path, stem)| Input { path, stem, left_out: Vec::new() }).collect()
+    paths.into_iter().zip(stems).map(|(path, stem)| Input::new(path, stem)).collect()
 }
 
 /// Longest name of an output without its ending. File systems take 255 bytes, and drafts and folders of parts have longer
@@ -207,6 +241,14 @@ pub(crate) fn not_of_the_run(stem: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stored_file_is_shown_by_its_own_name_and_its_password_by_nothing() {
+        let input = Input::stored("/srv/files/3f9a", "1", "Tides.pdf").with_password(Some(Secret::new("hunter2")));
+        assert_eq!((input.name().as_str(), input.stem.as_str()), ("Tides.pdf", "1"));
+        assert!(!format!("{input:?}").contains("hunter2"));
+        assert_eq!(Input::new("/srv/files/3f9a", "1").name(), "3f9a");
+    }
 
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();

@@ -353,7 +353,7 @@ impl Job {
             if self.control.is_stopping() {
                 break;
             }
-            let document = match self.reader.open(&input.path).await {
+            let document = match input.reader(&self.reader).open(&input.path).await {
                 Ok(document) => document,
                 Err(error) => {
                     self.file_failed(index, error.to_string());

@@ -22,4 +22,5 @@ pub use document::{Entry, Explanations, FailureNote, SCHEMA, SeenAs, Status};
 pub use foreign::NotExplanations;
 pub(crate) use markdown::explained_by;
 pub use markdown::to_markdown;
+pub use render::markdown_to_html;
 pub use report::{FailureGroup, FileReport, LimitReport, REPORT_SCHEMA, Report, Totals, WarningGroup};

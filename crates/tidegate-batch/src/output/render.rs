@@ -5,8 +5,15 @@ use pulldown_cmark::{CowStr, Event, LinkType, Options, Parser, Tag, TagEnd, html
 
 use super::filter::without_controls;
 
-/// Markdown as HTML. Raw HTML in it is shown as text; links lead to web pages or mail only; images become their text.
-pub(crate) fn markdown_to_html(markdown: &str) -> String {
+/// Markdown as HTML. Raw HTML in it is shown as text; links lead to web pages or mail only; images become their text. It has no
+/// style attribute and no script, so a strict content security policy shows all of it.
+///
+/// ```
+/// let html = tidegate_batch::markdown_to_html("*Tides* <script>");
+/// assert_eq!(html, "<p><em>Tides</em> &lt;script&gt;</p>\n");
+/// ```
+#[must_use]
+pub fn markdown_to_html(markdown: &str) -> String {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut dropped: Vec<bool> = Vec::new();
     let shown = without_controls(markdown);

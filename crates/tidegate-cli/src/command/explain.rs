@@ -521,10 +521,10 @@ mod tests {
 
     #[test]
     fn links_that_are_left_out_are_reported_in_one_line() {
-        let input = |left_out: &[&str]| Input {
-            path: "a.pdf".into(),
-            stem: "a".into(),
-            left_out: left_out.iter().map(PathBuf::from).collect(),
+        let input = |left_out: &[&str]| {
+            let mut input = Input::new("a.pdf", "a");
+            input.left_out = left_out.iter().map(PathBuf::from).collect();
+            input
         };
         assert_eq!(left_out(&[input(&[])]), None);
         assert_eq!(left_out(&[input(&["b.pdf"])]).unwrap(), "b.pdf is the same file as a.pdf and is explained once");
