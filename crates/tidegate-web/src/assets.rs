@@ -21,6 +21,7 @@ const SVG: &str = "image/svg+xml";
 const FILES: &[(&str, &str, &str)] = &[
     ("style.css", CSS, include_str!("../assets/style.css")),
     ("app.js", JS, include_str!("../assets/app.js")),
+    ("jobs.js", JS, include_str!("../assets/jobs.js")),
     ("live.js", JS, include_str!("../assets/live.js")),
     ("timeline.css", CSS, tidegate_loop::trace::TIMELINE_STYLE),
     ("timeline.js", JS, tidegate_loop::trace::TIMELINE_SCRIPT),

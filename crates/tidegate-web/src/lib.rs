@@ -33,6 +33,8 @@ mod chart;
 pub mod format;
 mod guard;
 mod history;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 pub mod live;
 mod page;
 mod pages;

@@ -1,0 +1,357 @@
+//! A job on the run engine: started, followed, recorded, ended. Results are written in batches as they come; what is not written
+//! when the process is killed is in the job's `results.db` and comes again, without being paid for.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tidegate_batch::{
+    Change, Control, Entry, Explain, ExplainError, FailureNote, Input, ItemId, ItemState, Options, Outputs, Prompt,
+    Report, Results, Status, Store, Usage,
+};
+use tidegate_loop::{sleep, spawn};
+use tidegate_pdf::Reader;
+use tidegate_sync::Event;
+
+use super::error::JobError;
+use super::model::{FileKind, FileStatus, Job, JobFile, JobId, JobState, PageState};
+use super::service::{Jobs, set_state};
+use super::store::PageRecord;
+
+/// How long results gather before they are written: each write is a sync.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// Between attempts to write results while the disk is full.
+const WRITE_AGAIN: Duration = Duration::from_secs(2);
+
+/// Attempts at the end of a run.
+const WRITES_AT_END: u32 = 3;
+
+/// A job that runs.
+pub(super) struct Run {
+    pub(super) control: Control,
+    /// Until it ends: it keeps the file of results open.
+    results: RefCell<Option<Results>>,
+    /// The number of each input's file in the job.
+    files: Vec<u32>,
+    /// Paid for by earlier runs of the job.
+    tokens_before: (u64, u64),
+    /// The next run begins when this one has ended.
+    pub(super) again: Cell<bool>,
+    ended: Event,
+}
+
+impl Run {
+    /// Waits until it has ended and everything is recorded.
+    pub(super) async fn ended(&self) {
+        let _ = self.ended.wait().await;
+    }
+
+    /// Asks again about pages, by file and page; those that are busy are left out.
+    pub(super) fn retry(&self, pages: &[(u32, u32)]) {
+        for (file, page) in pages {
+            if let Some(item) = self.item(*file, *page)
+                && let Err(error) = self.control.retry(item)
+            {
+                log::debug!("page {page} of file {file} is not asked again: {error:?}");
+            }
+        }
+    }
+
+    /// What the engine calls a page.
+    pub(super) fn item(&self, file: u32, page: u32) -> Option<ItemId> {
+        let index = self.files.iter().position(|number| *number == file)?;
+        Some(ItemId::Page { file: u32::try_from(index).ok()?, page })
+    }
+
+    fn tokens(&self) -> (u64, u64) {
+        let Usage { input_tokens, output_tokens } = self.control.progress().tokens;
+        (self.tokens_before.0 + input_tokens, self.tokens_before.1 + output_tokens)
+    }
+}
+
+impl Jobs {
+    /// The reader of a file, with its password if it has one.
+    pub(super) fn reader_of(&self, id: JobId, file: u32) -> Reader {
+        let reader = self.inner.settings.reader.clone();
+        match self.inner.passwords.borrow().get(&(id, file)) {
+            Some(password) => reader.password(password.clone()),
+            None => reader,
+        }
+    }
+
+    /// What the engine is to do for a job, and the numbers of the files in it.
+    pub(super) fn engine_options(&self, job: &Job) -> Result<(Options, Vec<u32>), JobError> {
+        let (mut inputs, mut numbers) = (Vec::new(), Vec::new());
+        for file in &job.files {
+            let can_be_read = matches!(file.status, FileStatus::Unread | FileStatus::Readable);
+            if file.kind == FileKind::Pdf && can_be_read {
+                let input = Input::stored(self.inner.place.file(job.id, file), file.number.to_string(), &file.name);
+                let password = self.inner.passwords.borrow().get(&(job.id, file.number)).cloned();
+                inputs.push(input.with_password(password));
+                numbers.push(file.number);
+            }
+        }
+        if inputs.is_empty() {
+            return Err(JobError::Invalid("none of the files can be read".into()));
+        }
+        let mut options = Options::new(inputs, self.inner.place.out(job.id));
+        options.outputs = Outputs::Json;
+        options.prompt = Prompt::parse(&job.options.prompt).map_err(|error| JobError::Invalid(error.to_string()))?;
+        options.prompt_text = job.options.prompt.clone();
+        options.language = job.options.language.clone();
+        options.selection = job.options.selection().map_err(JobError::Invalid)?;
+        options.context_pages = job.options.context_pages;
+        options.page_concurrency = job.options.page_concurrency;
+        options.file_concurrency = job.options.file_concurrency;
+        options.auto_concurrency = self.upstream(&job.upstream).and_then(|upstream| upstream.auto().cloned());
+        Ok((options, numbers))
+    }
+
+    /// Starts the run of a job. `retry`: pages that are asked about again whatever is stored, by file and page.
+    pub(super) fn launch(&self, id: JobId, retry: &[(u32, u32)]) -> Result<(), JobError> {
+        let job = self.job(id)?;
+        let upstream = self.upstream(&job.upstream);
+        let upstream = upstream.ok_or_else(|| {
+            JobError::Invalid(format!("there is no upstream {} any more; start the server with it", job.upstream))
+        })?;
+        let provider = upstream.connect(&job.model, &job.options).map_err(JobError::Invalid)?;
+        let (options, files) = self.engine_options(&job)?;
+        let store = Store::open(self.inner.place.results(id)).map_err(|error| JobError::Invalid(error.to_string()))?;
+        let explain = Explain::new(options, provider, upstream.provider(), upstream.gate(), store)
+            .with_reader(self.inner.settings.reader.clone());
+        let run = Rc::new(Run {
+            control: explain.control(),
+            results: RefCell::new(Some(explain.results())),
+            files,
+            tokens_before: job.tokens,
+            again: Cell::new(false),
+            ended: Event::new(),
+        });
+        run.retry(retry);
+        self.touch(id, |live| {
+            rest(&mut live.job);
+            live.run = Some(Rc::clone(&run));
+        })?;
+        let jobs = self.clone();
+        spawn(async move {
+            let following = spawn(jobs.clone().follow(id, Rc::clone(&run)));
+            let outcome = explain.run().await;
+            if following.await.is_err() {
+                log::error!("job {id}: its results could not be followed to the end");
+            }
+            jobs.end(id, &run, outcome).await;
+        });
+        Ok(())
+    }
+
+    /// Records what happens, until the run has ended.
+    async fn follow(self, id: JobId, run: Rc<Run>) {
+        let (mut seen, mut unsaved, mut attempts) = (0, Vec::new(), 0);
+        loop {
+            if unsaved.is_empty() && !run.control.is_ended() {
+                run.control.changed(seen).await;
+            }
+            match run.control.events_after(seen) {
+                Some(events) => {
+                    for event in events {
+                        seen = event.seq;
+                        self.apply(id, &run, &event.change, &mut unsaved);
+                    }
+                }
+                None => {
+                    seen = run.control.seq();
+                    for item in run.control.items() {
+                        self.item_changed(id, &run, item.item, &item.state, &mut unsaved);
+                    }
+                }
+            }
+            let tokens = run.tokens();
+            let _ = self.touch(id, |live| live.job.tokens = tokens);
+            if !unsaved.is_empty() {
+                let saved = self.inner.store.put_pages(id, unsaved.clone(), tokens).await;
+                let notice = saved.as_ref().err().map(ToString::to_string);
+                if saved.is_ok() {
+                    unsaved.clear();
+                }
+                let _ = self.touch(id, |live| live.notice = notice);
+            }
+            if run.control.is_ended() && run.control.seq() == seen {
+                attempts += 1;
+                if unsaved.is_empty() || attempts >= WRITES_AT_END {
+                    return;
+                }
+            }
+            sleep(if unsaved.is_empty() { GATHER } else { WRITE_AGAIN }).await;
+        }
+    }
+
+    fn apply(&self, id: JobId, run: &Run, change: &Change, unsaved: &mut Vec<PageRecord>) {
+        match change {
+            Change::Item { item, state, .. } => self.item_changed(id, run, *item, state, unsaved),
+            Change::Counted { file, pages } => {
+                let Some(&number) = run.files.get(*file as usize) else { return };
+                let _ = self.touch(id, |live| {
+                    let all = live.job.options.pages.trim().is_empty();
+                    if let Some(file) = live.job.file_mut(number).filter(|file| all && file.numbers.is_empty()) {
+                        file.choose((1..=u32::try_from(*pages).unwrap_or(u32::MAX)).collect());
+                    }
+                });
+            }
+            Change::FileFailed { file, reason, .. } => {
+                let Some(&number) = run.files.get(*file as usize) else { return };
+                let reason = self.without_path(id, number, reason);
+                let changed = self.touch(id, |live| {
+                    let file = live.job.file_mut(number)?;
+                    file.status = FileStatus::Broken(reason);
+                    Some(file.clone())
+                });
+                if let Ok(Some(file)) = changed {
+                    let store = self.inner.store.clone();
+                    spawn(async move {
+                        if let Err(error) = store.put_file(id, file).await {
+                            log::warn!("job {id}: {error}");
+                        }
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn item_changed(&self, id: JobId, run: &Run, item: ItemId, state: &ItemState, unsaved: &mut Vec<PageRecord>) {
+        let ItemId::Page { file: index, page } = item else { return };
+        let Some(&number) = run.files.get(index as usize) else { return };
+        let shown = match state {
+            ItemState::Blocked { .. } => PageState::Blocked,
+            ItemState::InFlight => PageState::InFlight,
+            ItemState::Done => PageState::Done,
+            ItemState::Cached => PageState::Cached,
+            ItemState::Failed { .. } => PageState::Failed,
+            ItemState::Skipped { .. } => PageState::Skipped,
+            _ => PageState::Waiting,
+        };
+        let known = self.touch(id, |live| {
+            let paid_here = live.job.tokens != (0, 0);
+            let (upstream, model) = (live.job.upstream.clone(), live.job.model.clone());
+            let file = live.job.file_mut(number)?;
+            if file.position(page).is_none() {
+                let at = file.numbers.partition_point(|other| *other < page);
+                file.numbers.insert(at, page);
+                file.states.insert(at, PageState::Waiting);
+            }
+            let at = file.position(page)?;
+            let before = file.states[at];
+            // Its own answer of an earlier run of this job is not somebody else's.
+            let shown = match shown {
+                PageState::Cached if before == PageState::Done || (paid_here && before == PageState::Waiting) => {
+                    PageState::Done
+                }
+                shown => shown,
+            };
+            file.states[at] = shown;
+            Some((shown, before, upstream, model))
+        });
+        let Ok(Some((shown, before, upstream, model))) = known else { return };
+        if !shown.is_settled() || (shown == before && matches!(state, ItemState::Cached)) {
+            return;
+        }
+        let entry = run.results.borrow().as_ref().and_then(|results| results.page(index, page));
+        let mut entry = entry.unwrap_or_else(|| entry_of(page, state));
+        if let Some(note) = &mut entry.error {
+            note.reason = self.without_path(id, number, &note.reason);
+        }
+        for warning in &mut entry.warnings {
+            *warning = self.without_path(id, number, warning);
+        }
+        unsaved.push(PageRecord {
+            file: number,
+            version: 0,
+            shown: true,
+            state: shown,
+            upstream,
+            model,
+            prompt: None,
+            at: Timestamp::now(),
+            entry,
+        });
+    }
+
+    /// Removes the path of a stored file from a message: the browser is told the file's name.
+    pub(super) fn without_path(&self, id: JobId, number: u32, text: &str) -> String {
+        let replaced = self.look(id, |live| {
+            let file = live.job.file(number)?;
+            let path = self.inner.place.file(id, file).display().to_string();
+            Some(text.replace(&path, &file.name))
+        });
+        replaced.ok().flatten().unwrap_or_else(|| text.to_owned())
+    }
+
+    /// Decides what a job is after its run.
+    async fn end(&self, id: JobId, run: &Rc<Run>, outcome: Result<Report, ExplainError>) {
+        // The next run opens the same file.
+        run.results.take();
+        let stopped = match &outcome {
+            Ok(report) => report.stopped.clone(),
+            Err(error) => Some(error.to_string()),
+        };
+        let stopped = stopped
+            .map(|reason| reason.replace(&self.inner.place.root().display().to_string(), "the server's directory"));
+        let found = self.touch(id, |live| {
+            live.run = None;
+            rest(&mut live.job);
+            let locked = live.job.files.iter().find(|file| matches!(file.status, FileStatus::NeedsPassword { .. }));
+            (live.job.state, locked.map(|file| file.name.clone()), live.notice.take())
+        });
+        if let Ok((JobState::Running, locked, notice)) = found
+            && !self.is_stopping()
+            && !run.again.get()
+        {
+            let (state, reason) = match (stopped, notice, locked) {
+                (Some(reason), ..) | (None, Some(reason), _) => (JobState::Failed, reason),
+                (None, None, Some(name)) => (JobState::Paused, format!("{name} needs its password again")),
+                (None, None, None) => (JobState::Done, String::new()),
+            };
+            if let Err(error) = self.write(id, |job| set_state(job, state, &reason)).await {
+                log::error!("job {id} ended as {state:?}, which cannot be stored: {error}");
+                // The file says that it runs: the next server goes on with it.
+                let reason = if reason.is_empty() { error.to_string() } else { reason };
+                let _ = self.touch(id, |live| set_state(&mut live.job, JobState::Failed, &reason));
+            }
+        }
+        run.ended.set();
+        if run.again.get()
+            && !self.is_stopping()
+            && self.look(id, |live| live.job.state == JobState::Running).unwrap_or(false)
+            && let Err(error) = self.launch(id, &[])
+        {
+            log::warn!("job {id} cannot go on: {error}");
+        }
+    }
+}
+
+/// Nothing is in flight any more.
+fn rest(job: &mut Job) {
+    let states = job.files.iter_mut().flat_map(|file: &mut JobFile| &mut file.states);
+    states
+        .filter(|state| matches!(state, PageState::Blocked | PageState::InFlight))
+        .for_each(|state| *state = PageState::Waiting);
+}
+
+/// What is recorded of a page whose file has ended.
+fn entry_of(page: u32, state: &ItemState) -> Entry {
+    let mut entry = Entry { page, ..Entry::default() };
+    match state {
+        ItemState::Failed { code, reason } => {
+            entry.status = Status::Failed;
+            entry.error = Some(FailureNote { code: code.clone(), reason: reason.clone() });
+        }
+        ItemState::Skipped { reason } => {
+            entry.status = Status::Skipped;
+            entry.error = Some(FailureNote { code: "skipped".into(), reason: reason.clone() });
+        }
+        _ => {}
+    }
+    entry
+}

@@ -1,0 +1,581 @@
+//! All jobs of a server: made, changed, started, paused, cancelled, deleted. A change is on the disk before it is seen.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tidegate_loop::{JoinHandle, sleep, spawn, to_thread};
+use tidegate_pdf::Reader;
+use tidegate_secret::Secret;
+use tidegate_sync::{Event, OwnedPermit, Semaphore};
+
+use super::error::JobError;
+use super::model::{Action, FileStatus, Job, JobId, JobKind, JobOptions, JobState, PageState, display_name};
+use super::place::Place;
+use super::read::Pictures;
+use super::run::Run;
+use super::store::JobStore;
+use super::upload::UploadLimits;
+use super::upstream::Upstream;
+use crate::site::Site;
+
+/// How often old jobs are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
+
+/// A draft that nobody starts is removed after this time.
+const DRAFT_AGE: Duration = Duration::from_secs(24 * 3_600);
+
+/// PDFs that are read at once before their jobs start.
+const READING_MAX: usize = 2;
+
+/// The most jobs.
+const JOBS_MAX: usize = 10_000;
+
+/// How jobs are kept.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How much may be uploaded and stored.
+    pub uploads: UploadLimits,
+    /// Jobs that ended are deleted after this time.
+    pub keep: Duration,
+    /// Reads the PDFs.
+    pub reader: Reader,
+}
+
+impl Default for Settings {
+    /// The default limits, 30 days.
+    fn default() -> Settings {
+        let keep = Duration::from_secs(30 * 24 * 3_600);
+        Settings { uploads: UploadLimits::default(), keep, reader: Reader::new() }
+    }
+}
+
+/// The jobs of a server. Clones are the same. Lives on one loop.
+#[derive(Clone)]
+pub struct Jobs {
+    pub(super) inner: Rc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) place: Place,
+    pub(super) store: JobStore,
+    pub(super) upstreams: Vec<Rc<Upstream>>,
+    pub(super) settings: Settings,
+    pub(super) jobs: RefCell<BTreeMap<JobId, Live>>,
+    pub(super) passwords: RefCell<HashMap<(JobId, u32), Secret>>,
+    pub(super) pictures: Pictures,
+    /// Held while a job changes: one change at a time.
+    turn: Arc<Semaphore>,
+    pub(super) reading: Arc<Semaphore>,
+    /// Counts changes of anything that is shown.
+    revision: Cell<u64>,
+    changed: Event,
+    stopping: Cell<bool>,
+}
+
+/// A job, and its run if it has one.
+pub(super) struct Live {
+    pub(super) job: Job,
+    pub(super) run: Option<Rc<Run>>,
+    /// Counts changes of this job.
+    pub(super) revision: u64,
+    /// Versions of pages that are being asked for.
+    pub(super) asking: Vec<(u32, u32)>,
+    /// What is wrong with storing its results, while it is.
+    pub(super) notice: Option<String>,
+}
+
+/// How the jobs were stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Jobs that go on when the server is started again.
+    pub running: usize,
+}
+
+impl Jobs {
+    /// Opens the jobs in `directory`, or makes it. Jobs that ran when the last server ended go on.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    ///
+    /// # Panics
+    /// Outside of a running loop.
+    pub async fn open(directory: &Path, upstreams: Vec<Upstream>, settings: Settings) -> Result<Jobs, JobError> {
+        let place = Place::open(directory)?;
+        let store = JobStore::open(place.root())?;
+        let loaded = store.load().await?;
+        place.sweep(&loaded)?;
+        let live = |job: Job| (job.id, Live { job, run: None, revision: 0, asking: Vec::new(), notice: None });
+        let pictures = Pictures::new(settings.reader.clone());
+        let inner = Inner {
+            place,
+            store,
+            upstreams: upstreams.into_iter().map(Rc::new).collect(),
+            settings,
+            jobs: RefCell::new(loaded.into_iter().map(live).collect()),
+            passwords: RefCell::default(),
+            pictures,
+            turn: Arc::new(Semaphore::new(1)),
+            reading: Arc::new(Semaphore::new(READING_MAX)),
+            revision: Cell::new(1),
+            changed: Event::new(),
+            stopping: Cell::new(false),
+        };
+        let jobs = Jobs { inner: Rc::new(inner) };
+        for id in jobs.ids() {
+            let state = jobs.look(id, |live| live.job.state).unwrap_or(JobState::Done);
+            if state == JobState::Running {
+                jobs.go_on(id).await;
+            }
+            if !state.has_ended() {
+                jobs.read_files(id);
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Deletes old jobs, now and every hour, until the task is cancelled.
+    pub async fn attend(&self) {
+        loop {
+            self.sweep(Timestamp::now()).await;
+            sleep(SWEEP_EVERY).await;
+        }
+    }
+
+    /// Deletes jobs that ended too long ago, and drafts that were not started for a day.
+    pub(super) async fn sweep(&self, now: Timestamp) {
+        let old: Vec<JobId> = self
+            .inner
+            .jobs
+            .borrow()
+            .values()
+            .filter(|live| self.is_old(&live.job, now))
+            .map(|live| live.job.id)
+            .collect();
+        for id in old {
+            if let Err(error) = self.delete(id).await {
+                log::warn!("job {id} is old, but cannot be deleted: {error}");
+            }
+        }
+    }
+
+    fn is_old(&self, job: &Job, now: Timestamp) -> bool {
+        let age = match job.state {
+            JobState::Draft => DRAFT_AGE,
+            state if state.has_ended() => self.inner.settings.keep,
+            _ => return false,
+        };
+        Duration::try_from(now.duration_since(job.changed)).is_ok_and(|since| since >= age)
+    }
+
+    /// Adds the pages, actions and routes of the jobs to a site.
+    pub fn mount(&self, site: &mut Site) {
+        crate::pages::jobs::mount(site, self);
+    }
+
+    /// The upstreams, in the order they were stated.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        self.inner.upstreams.iter().map(Rc::as_ref)
+    }
+
+    /// The upstream of that name.
+    #[must_use]
+    pub fn upstream(&self, name: &str) -> Option<Rc<Upstream>> {
+        self.inner.upstreams.iter().find(|upstream| upstream.name() == name).cloned()
+    }
+
+    /// The limits of uploads.
+    #[must_use]
+    pub fn upload_limits(&self) -> UploadLimits {
+        self.inner.settings.uploads
+    }
+
+    /// How long jobs that ended are kept.
+    #[must_use]
+    pub fn keep(&self) -> Duration {
+        self.inner.settings.keep
+    }
+
+    /// The numbers of all jobs, the oldest first.
+    #[must_use]
+    pub fn ids(&self) -> Vec<JobId> {
+        self.inner.jobs.borrow().keys().copied().collect()
+    }
+
+    /// Counts everything that changes; see [`changed`](Self::changed).
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.inner.revision.get()
+    }
+
+    /// Counts the changes of one job.
+    #[must_use]
+    pub fn job_revision(&self, id: JobId) -> Option<u64> {
+        self.inner.jobs.borrow().get(&id).map(|live| live.revision)
+    }
+
+    /// Waits until something has changed since `revision`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn changed(&self, revision: u64) {
+        while self.inner.revision.get() == revision {
+            let _ = self.inner.changed.wait().await;
+        }
+    }
+
+    /// A copy of a job.
+    ///
+    /// # Errors
+    /// [`JobError::NoJob`].
+    pub fn job(&self, id: JobId) -> Result<Job, JobError> {
+        self.look(id, |live| live.job.clone())
+    }
+
+    pub(super) fn look<T>(&self, id: JobId, look: impl FnOnce(&Live) -> T) -> Result<T, JobError> {
+        self.inner.jobs.borrow().get(&id).map(look).ok_or(JobError::NoJob(id))
+    }
+
+    /// Changes a job in memory and says so.
+    pub(super) fn touch<T>(&self, id: JobId, change: impl FnOnce(&mut Live) -> T) -> Result<T, JobError> {
+        let mut jobs = self.inner.jobs.borrow_mut();
+        let live = jobs.get_mut(&id).ok_or(JobError::NoJob(id))?;
+        let value = change(live);
+        let revision = self.inner.revision.get() + 1;
+        self.inner.revision.set(revision);
+        live.revision = revision;
+        drop(jobs);
+        self.inner.changed.notify_all();
+        Ok(value)
+    }
+
+    /// Waits for its turn to change jobs.
+    pub(super) async fn turn(&self) -> Result<OwnedPermit, JobError> {
+        if self.inner.stopping.get() {
+            return Err(JobError::Stopping);
+        }
+        Arc::clone(&self.inner.turn).acquire_owned().await.map_err(|_| JobError::Stopping)
+    }
+
+    /// Writes a job as `change` makes it, then shows it.
+    pub(super) async fn write(&self, id: JobId, change: impl FnOnce(&mut Job)) -> Result<Job, JobError> {
+        let mut job = self.job(id)?;
+        change(&mut job);
+        self.inner.store.update_job(job.clone()).await?;
+        // Pages and tokens may have come meanwhile; what was changed is everything else.
+        self.touch(id, |live| {
+            let now = &mut live.job;
+            (now.name, now.upstream, now.model) = (job.name.clone(), job.upstream.clone(), job.model.clone());
+            (now.options, now.state, now.reason) = (job.options.clone(), job.state, job.reason.clone());
+            (now.kind, now.started, now.changed) = (job.kind, job.started, job.changed);
+        })?;
+        self.job(id)
+    }
+
+    /// Makes a draft.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn create(&self, kind: JobKind, name: &str) -> Result<JobId, JobError> {
+        let _turn = self.turn().await?;
+        if self.inner.jobs.borrow().len() >= JOBS_MAX {
+            return Err(JobError::Invalid(format!("there are {JOBS_MAX} jobs; delete some")));
+        }
+        let upstream = self.inner.upstreams.first();
+        let now = Timestamp::now();
+        let mut job = Job {
+            id: JobId(0),
+            name: display_name(name, ""),
+            kind,
+            upstream: upstream.map(|upstream| upstream.name().to_owned()).unwrap_or_default(),
+            model: upstream.map(|upstream| upstream.default_model().to_owned()).unwrap_or_default(),
+            options: JobOptions::default(),
+            state: JobState::Draft,
+            reason: String::new(),
+            created: now,
+            started: None,
+            changed: now,
+            tokens: (0, 0),
+            files: Vec::new(),
+        };
+        job.id = self.inner.store.add_job(job.clone()).await?;
+        let id = job.id;
+        if let Err(error) = self.inner.place.make(id) {
+            self.inner.store.remove_job(id).await?;
+            return Err(error.into());
+        }
+        let live = Live { job, run: None, revision: 0, asking: Vec::new(), notice: None };
+        self.inner.jobs.borrow_mut().insert(id, live);
+        self.touch(id, |_| ())?;
+        Ok(id)
+    }
+
+    /// Changes what a draft is to do.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] with what is wrong; [`JobError::Illegal`] if it has been started.
+    pub async fn configure(
+        &self,
+        id: JobId,
+        name: &str,
+        upstream: &str,
+        model: &str,
+        options: JobOptions,
+    ) -> Result<Job, JobError> {
+        let _turn = self.turn().await?;
+        let job = self.job(id)?;
+        job.state.after(Action::Start)?;
+        let Some(upstream) = self.upstream(upstream) else {
+            return Err(JobError::Invalid("there is no upstream of that name; choose one of the list".into()));
+        };
+        options.check().map_err(JobError::Invalid)?;
+        let selection = options.selection().map_err(JobError::Invalid)?;
+        let model = model.trim();
+        if model.len() > 200 || model.contains(char::is_control) {
+            return Err(JobError::Invalid("that is not the name of a model".into()));
+        }
+        let name = display_name(name, &job.name);
+        let job = self
+            .write(id, |job| {
+                (job.name, job.upstream, job.model) = (name, upstream.name().to_owned(), model.to_owned());
+                job.options = options;
+            })
+            .await?;
+        // Which pages there are follows from the selection.
+        self.touch(id, |live| {
+            for file in &mut live.job.files {
+                file.choose(selection.of(file.page_count));
+            }
+        })?;
+        self.inner.store.update_job(self.job(id)?).await?;
+        Ok(job)
+    }
+
+    /// Starts a draft.
+    ///
+    /// # Errors
+    /// [`JobError`]; the draft stays as it is.
+    pub async fn start(&self, id: JobId) -> Result<(), JobError> {
+        let turn = self.turn().await?;
+        let job = self.job(id)?;
+        let state = job.state.after(Action::Start)?;
+        if job.files.is_empty() {
+            return Err(JobError::Invalid("add at least one file first".into()));
+        }
+        if job.kind == JobKind::Rebuild {
+            drop(turn);
+            return self.rebuild(id).await;
+        }
+        let upstream = self.upstream(&job.upstream);
+        let upstream =
+            upstream.ok_or_else(|| JobError::Invalid(format!("there is no upstream {} any more", job.upstream)))?;
+        if upstream.needs_model() && job.model.is_empty() {
+            return Err(JobError::Invalid("choose a model".into()));
+        }
+        // What it would be asked with is tried before it counts as started.
+        drop(upstream.connect(&job.model, &job.options).map_err(JobError::Invalid)?);
+        if let Some(file) = job.files.iter().find(|file| matches!(file.status, FileStatus::NeedsPassword { .. })) {
+            return Err(JobError::Invalid(format!("{} needs its password; enter it, or remove the file", file.name)));
+        }
+        self.write(id, |job| set_state(job, state, "")).await?;
+        self.launch(id, &[])
+    }
+
+    /// Stops sending; requests in flight are finished and their answers kept.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn pause(&self, id: JobId) -> Result<(), JobError> {
+        let _turn = self.turn().await?;
+        let state = self.job(id)?.state.after(Action::Pause)?;
+        self.write(id, |job| set_state(job, state, "")).await?;
+        if let Some(run) = self.look(id, |live| live.run.clone())? {
+            run.control.pause();
+        }
+        Ok(())
+    }
+
+    /// Goes on with a job that was paused, cancelled or has failed.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn resume(&self, id: JobId) -> Result<(), JobError> {
+        let _turn = self.turn().await?;
+        let state = self.job(id)?.state.after(Action::Resume)?;
+        self.write(id, |job| set_state(job, state, "")).await?;
+        match self.look(id, |live| live.run.clone())? {
+            Some(run) if !run.control.is_stopping() && !run.control.is_ended() => {
+                run.control.resume();
+                Ok(())
+            }
+            Some(run) => {
+                // It ends on its own account; the next one begins behind it.
+                run.again.set(true);
+                Ok(())
+            }
+            None => self.launch(id, &[]),
+        }
+    }
+
+    /// Ends a job before its end. Requests in flight are finished, unless `drop_calls`; answers stay.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn cancel(&self, id: JobId, drop_calls: bool) -> Result<(), JobError> {
+        let _turn = self.turn().await?;
+        let state = self.job(id)?.state.after(Action::Cancel)?;
+        self.write(id, |job| set_state(job, state, "")).await?;
+        if let Some(run) = self.look(id, |live| live.run.clone())? {
+            run.again.set(false);
+            match drop_calls {
+                true => run.control.drop_calls("cancelled"),
+                false => drop(run.control.finish("cancelled")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks again about pages that failed; only about those with this code, if one is named. Returns how many.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn retry(&self, id: JobId, code: Option<&str>) -> Result<usize, JobError> {
+        let _turn = self.turn().await?;
+        let job = self.job(id)?;
+        let state = job.state.after(Action::Retry)?;
+        let failed = self.inner.store.failed(id).await?;
+        let has_code = |reason: &Option<tidegate_batch::FailureNote>| {
+            code.is_none_or(|code| reason.as_ref().is_some_and(|note| note.code == code))
+        };
+        let pages: Vec<(u32, u32)> = failed
+            .iter()
+            .filter(|record| has_code(&record.entry.error))
+            .filter(|record| {
+                job.file(record.file).and_then(|file| file.state(record.entry.page)) == Some(PageState::Failed)
+            })
+            .map(|record| (record.file, record.entry.page))
+            .collect();
+        if pages.is_empty() {
+            return Ok(0);
+        }
+        match self.look(id, |live| live.run.clone())?.filter(|run| !run.control.is_ended()) {
+            Some(run) if !run.control.is_stopping() => {
+                run.retry(&pages);
+                if job.state == JobState::Paused {
+                    self.write(id, |job| set_state(job, state, "")).await?;
+                    run.control.resume();
+                }
+            }
+            Some(_) => return Err(JobError::Invalid("the job is ending; retry in a moment".into())),
+            None => {
+                self.write(id, |job| set_state(job, state, "")).await?;
+                self.launch(id, &pages)?;
+            }
+        }
+        Ok(pages.len())
+    }
+
+    /// Deletes a job with its files and results.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] while it runs.
+    pub async fn delete(&self, id: JobId) -> Result<(), JobError> {
+        let _turn = self.turn().await?;
+        let (state, run) = self.look(id, |live| (live.job.state, live.run.clone()))?;
+        if state == JobState::Running {
+            return Err(JobError::Invalid("the job is running; cancel it first".into()));
+        }
+        if let Some(run) = run {
+            run.control.finish("deleted");
+            run.ended().await;
+        }
+        self.inner.store.remove_job(id).await?;
+        self.inner.jobs.borrow_mut().remove(&id);
+        self.inner.passwords.borrow_mut().retain(|(job, _), _| *job != id);
+        self.inner.pictures.forget(id);
+        self.inner.revision.set(self.inner.revision.get() + 1);
+        self.inner.changed.notify_all();
+        let place = self.inner.place.clone();
+        to_thread(move || place.remove(id))
+            .await
+            .map_err(|error| JobError::Disk(std::io::Error::other(error.to_string())))??;
+        Ok(())
+    }
+
+    /// Gives the password of a PDF. It is kept in memory alone.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub async fn unlock(&self, id: JobId, file: u32, password: Secret) -> Result<bool, JobError> {
+        let found = self.job(id)?.file(file).cloned().ok_or(JobError::NotFound("file"))?;
+        if password.expose().len() > 1_024 {
+            return Err(JobError::Invalid("the password is too long".into()));
+        }
+        self.inner.passwords.borrow_mut().insert((id, file), password);
+        self.read_file(id, found.number).await;
+        let opened = self.look(id, |live| live.job.file(file).map(|file| file.status == FileStatus::Readable))?;
+        let opened = opened.unwrap_or(false);
+        if !opened {
+            self.inner.passwords.borrow_mut().remove(&(id, file));
+        }
+        Ok(opened)
+    }
+
+    /// Stops all runs: what is in flight is finished, as far as `grace` allows. Jobs that run go on with the next server.
+    pub async fn stop(&self, grace: Duration) -> Stopped {
+        self.inner.stopping.set(true);
+        let runs: Vec<Rc<Run>> = self.inner.jobs.borrow().values().filter_map(|live| live.run.clone()).collect();
+        for run in &runs {
+            run.control.finish("the server stops");
+        }
+        let dropping: JoinHandle<()> = spawn({
+            let runs = runs.clone();
+            async move {
+                sleep(grace).await;
+                runs.iter().for_each(|run| run.control.drop_calls("the server stops"));
+            }
+        });
+        for run in &runs {
+            run.ended().await;
+        }
+        dropping.cancel();
+        let running = self.inner.jobs.borrow().values().filter(|live| live.job.state == JobState::Running).count();
+        Stopped { running }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.inner.stopping.get()
+    }
+
+    /// Goes on with a job of an earlier server.
+    async fn go_on(&self, id: JobId) {
+        if let Err(error) = self.launch(id, &[]) {
+            let reason = error.to_string();
+            log::warn!("job {id} cannot go on: {reason}");
+            if let Err(error) = self.write(id, |job| set_state(job, JobState::Failed, &reason)).await {
+                log::error!("job {id}: {error}");
+            }
+        }
+    }
+}
+
+/// Sets a job's state, and the instants that follow from it.
+pub(super) fn set_state(job: &mut Job, state: JobState, reason: &str) {
+    let now = Timestamp::now();
+    (job.state, job.changed) = (state, now);
+    job.reason = reason.to_owned();
+    if state == JobState::Running {
+        job.started = job.started.or(Some(now));
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs").field("jobs", &self.inner.jobs.borrow().len()).finish_non_exhaustive()
+    }
+}
