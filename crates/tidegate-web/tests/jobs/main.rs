@@ -1,0 +1,12 @@
+//! Jobs over real HTTP: uploads, runs against a strict mock server, reading, downloads, restarts, hostile input.
+
+mod hostile;
+mod rebuilds;
+mod runs;
+mod support;
+
+/// PDFs are read in a child: this very program, told to run this test alone.
+#[test]
+fn pdf_child() {
+    tidegate_pdf::child::main_if_asked();
+}
