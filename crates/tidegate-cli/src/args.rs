@@ -44,6 +44,7 @@ pub(crate) enum Command {
     Explain(Box<command::explain::Args>),
     Rebuild(command::rebuild::Args),
     Batch(command::batch::Args),
+    Serve(Box<command::serve::Args>),
     Plan(command::plan::Args),
     Provider(command::provider::Args),
     Worker(Box<command::worker::Args>),

@@ -100,6 +100,7 @@ const CLASSES: &[(&str, Trust)] = &[
     ("log-format", Anyone),
     ("traceback", Anyone),
     ("list", Anyone),
+    ("read-only", Anyone),
     ("code", Anyone),
     // What is asked.
     ("prompt", AnyonesText),
@@ -134,6 +135,9 @@ const CLASSES: &[(&str, Trust)] = &[
     ("metrics-token-file", UserOnly),
     ("metrics-token-env", UserOnly),
     ("listen", UserOnly),
+    ("host", UserOnly),
+    ("token-file", UserOnly),
+    ("upstream", UserOnly),
     ("accept-key", UserOnly),
     ("pdf-password", UserOnly),
     ("broker-file", UserOnly),
@@ -167,6 +171,10 @@ const CLASSES: &[(&str, Trust)] = &[
     ("all", UserOnly),
     ("yes", UserOnly),
     ("repair", UserOnly),
+    ("dir", UserOnly),
+    ("max-upload", UserOnly),
+    ("max-disk", UserOnly),
+    ("keep", UserOnly),
 ];
 
 /// Returns the class of an option; one without a class is treated as [`Trust::UserOnly`].

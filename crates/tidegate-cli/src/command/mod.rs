@@ -20,6 +20,8 @@ pub(crate) mod queue;
 pub(crate) mod rebuild;
 pub(crate) mod result;
 pub(crate) mod revoke;
+#[cfg(feature = "pdf")]
+pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod status;
 pub(crate) mod trace;
@@ -37,7 +39,7 @@ use tidegate_loop::signal::SignalKind;
 
 use crate::args::Command;
 #[cfg(not(feature = "pdf"))]
-pub(crate) use {without_pdf as explain, without_pdf as plan_pdf, without_pdf as rebuild};
+pub(crate) use {without_pdf as explain, without_pdf as plan_pdf, without_pdf as rebuild, without_pdf as serve};
 
 /// The queue that `explain --broker` publishes to and `worker --handler explain` takes from, unless another is named.
 pub(crate) const EXPLAIN_QUEUE: &str = "explain";
@@ -99,6 +101,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
         Command::Explain(args) => explain::run(*args),
         Command::Rebuild(args) => rebuild::run(args),
         Command::Batch(args) => batch::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Plan(args) => plan::run(args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),
         Command::Worker(args) => worker::run(*args),

@@ -72,7 +72,7 @@ pub(crate) struct Args {
 /// An answer of this many tokens is taken for granted where nothing says otherwise.
 pub(super) const ANSWER_TOKENS: u32 = 300;
 
-fn price(text: &str) -> Result<f64, String> {
+pub(super) fn price(text: &str) -> Result<f64, String> {
     let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
     price.ok_or_else(|| "a price from 0 up, such as 0.15".into())
 }

@@ -1,4 +1,4 @@
-//! A build without the feature `pdf`: what stands in for `explain.rs`, `rebuild.rs` and `plan_pdf.rs`. Everything that needs
+//! A build without the feature `pdf`: what stands in for `explain.rs`, `rebuild.rs`, `serve.rs` and `plan_pdf.rs`. Everything that needs
 //! a PDF says what is missing.
 
 use std::ffi::OsString;
