@@ -22,6 +22,8 @@ mod pdf;
 mod plan;
 mod provider;
 #[cfg(feature = "pdf")]
+mod serve;
+#[cfg(feature = "pdf")]
 #[path = "../common/strict.rs"]
 mod strict;
 mod support;
