@@ -49,7 +49,7 @@ impl FileRun {
     async fn ask_again(self: &Rc<Self>, wishes: BTreeMap<u32, Retry>) {
         let job = &self.job;
         let input = &job.options.inputs[self.index];
-        let document = match job.reader.open(&input.path).await {
+        let document = match input.reader(&job.reader).open(&input.path).await {
             Ok(document) => document,
             Err(error) => {
                 for page in wishes.keys() {

@@ -12,7 +12,7 @@ impl Job {
             if self.control.is_counted(index) {
                 continue;
             }
-            let pages = match self.reader.open(&input.path).await {
+            let pages = match input.reader(&self.reader).open(&input.path).await {
                 Ok(document) => self.options.selection.of(document.page_count()),
                 Err(_) => Vec::new(),
             };

@@ -129,7 +129,8 @@ fn a_job_goes_on_by_itself_after_kill_9_and_pays_twice_for_at_most_what_was_in_f
     assert_eq!((&job["pages"]["done"], &job["pages"]["failed"]), (&json!(60), &json!(0)), "{job:#}");
     let answered = mock.stats().answered;
     assert!((60..=60 + 2 * 4).contains(&answered), "{answered} answers for 60 pages");
-    let mode = |path: &str| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777;
+    let mode =
+        |path: &str| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777;
     assert_eq!(mode(&format!("{directory}/jobs.db")), 0o600);
     assert_eq!(mode(&format!("{directory}/jobs/{id}/files")), 0o700);
     assert!(Path::new(&format!("{directory}/audit.jsonl")).exists());
@@ -176,7 +177,8 @@ fn upstreams_of_a_trusted_file_are_offered_and_one_of_the_current_directory_is_r
     let host = link.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
     let up = Serving { child, host };
     let list = up.json("GET", "/upstreams", &Value::Null);
-    let names: Vec<&str> = list["upstreams"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        list["upstreams"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["team", "local"]);
     assert!(!list.to_string().contains("127.0.0.1:9"), "the address is shown: {list}");
     assert_eq!(up.terminate(), Some(143));

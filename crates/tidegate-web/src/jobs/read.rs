@@ -88,13 +88,21 @@ impl Pictures {
 impl Jobs {
     /// Reads all files of a job that were not read yet, in the background.
     pub(super) fn read_files(&self, id: JobId) {
-        let unread = |file: &&JobFile| file.kind == FileKind::Pdf && file.status == FileStatus::Unread;
+        let unread = |file: &&JobFile| {
+            let is_new = file.status == FileStatus::Unread;
+            file.kind == FileKind::Pdf && (is_new || file.status == FileStatus::Readable && file.page_tokens.is_empty())
+        };
         let numbers: Vec<u32> = self
             .look(id, |live| live.job.files.iter().filter(unread).map(|file| file.number).collect())
             .unwrap_or_default();
         for number in numbers {
-            let jobs = self.clone();
-            spawn(async move { jobs.read_file(id, number).await });
+            if self.inner.to_read.borrow_mut().insert((id, number)) {
+                let jobs = self.clone();
+                spawn(async move {
+                    jobs.read_file(id, number).await;
+                    jobs.inner.to_read.borrow_mut().remove(&(id, number));
+                });
+            }
         }
     }
 
@@ -121,7 +129,8 @@ impl Jobs {
         let count = document.page_count();
         let _ = self.touch(id, |live| {
             if let Some(file) = live.job.file_mut(number) {
-                file.page_count = count;
+                (file.status, file.page_count) = (FileStatus::Readable, count);
+                file.encrypted |= had_password;
                 file.title = document.title().map(str::to_owned);
                 file.choose(selection.map_or_else(|| (1..=count).collect(), |selection| selection.of(count)));
             }
@@ -138,8 +147,7 @@ impl Jobs {
             );
         }
         self.file_read(id, number, |file| {
-            (file.status, file.encrypted, file.page_tokens) =
-                (FileStatus::Readable, had_password || file.encrypted, tokens);
+            file.page_tokens = tokens;
         })
         .await;
     }

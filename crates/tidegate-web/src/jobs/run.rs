@@ -36,7 +36,7 @@ pub(super) struct Run {
     /// The number of each input's file in the job.
     files: Vec<u32>,
     /// Paid for by earlier runs of the job.
-    tokens_before: (u64, u64),
+    tokens_before: Cell<(u64, u64)>,
     /// The next run begins when this one has ended.
     pub(super) again: Cell<bool>,
     ended: Event,
@@ -67,7 +67,8 @@ impl Run {
 
     fn tokens(&self) -> (u64, u64) {
         let Usage { input_tokens, output_tokens } = self.control.progress().tokens;
-        (self.tokens_before.0 + input_tokens, self.tokens_before.1 + output_tokens)
+        let (input, output) = self.tokens_before.get();
+        (input + input_tokens, output + output_tokens)
     }
 }
 
@@ -125,7 +126,7 @@ impl Jobs {
             control: explain.control(),
             results: RefCell::new(Some(explain.results())),
             files,
-            tokens_before: job.tokens,
+            tokens_before: Cell::new(job.tokens),
             again: Cell::new(false),
             ended: Event::new(),
         });
@@ -233,7 +234,6 @@ impl Jobs {
             _ => PageState::Waiting,
         };
         let known = self.touch(id, |live| {
-            let paid_here = live.job.tokens != (0, 0);
             let (upstream, model) = (live.job.upstream.clone(), live.job.model.clone());
             let file = live.job.file_mut(number)?;
             if file.position(page).is_none() {
@@ -243,18 +243,14 @@ impl Jobs {
             }
             let at = file.position(page)?;
             let before = file.states[at];
-            // Its own answer of an earlier run of this job is not somebody else's.
-            let shown = match shown {
-                PageState::Cached if before == PageState::Done || (paid_here && before == PageState::Waiting) => {
-                    PageState::Done
-                }
-                shown => shown,
-            };
+            // The store is the job's own: it was this job that paid.
+            let shown = if shown == PageState::Cached { PageState::Done } else { shown };
             file.states[at] = shown;
             Some((shown, before, upstream, model))
         });
         let Ok(Some((shown, before, upstream, model))) = known else { return };
-        if !shown.is_settled() || (shown == before && matches!(state, ItemState::Cached)) {
+        let is_old = matches!(state, ItemState::Cached);
+        if !shown.is_settled() || (is_old && shown == before) {
             return;
         }
         let entry = run.results.borrow().as_ref().and_then(|results| results.page(index, page));
@@ -264,6 +260,11 @@ impl Jobs {
         }
         for warning in &mut entry.warnings {
             *warning = self.without_path(id, number, warning);
+        }
+        if let (true, Some(usage)) = (is_old, entry.usage) {
+            // Paid for before the process was killed, and not counted.
+            let (input, output) = run.tokens_before.get();
+            run.tokens_before.set((input + usage.input_tokens, output + usage.output_tokens));
         }
         unsaved.push(PageRecord {
             file: number,
@@ -302,6 +303,14 @@ impl Jobs {
             live.run = None;
             rest(&mut live.job);
             let locked = live.job.files.iter().find(|file| matches!(file.status, FileStatus::NeedsPassword { .. }));
+            let is_new = |file: &JobFile| {
+                let can_be_read = matches!(file.status, FileStatus::Unread | FileStatus::Readable);
+                file.kind == FileKind::Pdf && can_be_read && !run.files.contains(&file.number)
+            };
+            // Unlocked while the others ran.
+            if stopped.is_none() && live.job.files.iter().any(is_new) {
+                run.again.set(true);
+            }
             (live.job.state, locked.map(|file| file.name.clone()), live.notice.take())
         });
         if let Ok((JobState::Running, locked, notice)) = found
@@ -324,9 +333,19 @@ impl Jobs {
         if run.again.get()
             && !self.is_stopping()
             && self.look(id, |live| live.job.state == JobState::Running).unwrap_or(false)
-            && let Err(error) = self.launch(id, &[])
         {
-            log::warn!("job {id} cannot go on: {error}");
+            self.launch_or_fail(id, &[]).await;
+        }
+    }
+
+    /// Starts the run of a job that is stored as running; if that fails, the job fails.
+    pub(super) async fn launch_or_fail(&self, id: JobId, retry: &[(u32, u32)]) {
+        let Err(error) = self.launch(id, retry) else { return };
+        let reason = error.to_string();
+        log::warn!("job {id} cannot go on: {reason}");
+        if let Err(error) = self.write(id, |job| set_state(job, JobState::Failed, &reason)).await {
+            log::error!("job {id}: {error}");
+            let _ = self.touch(id, |live| set_state(&mut live.job, JobState::Failed, &reason));
         }
     }
 }

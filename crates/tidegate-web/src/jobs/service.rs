@@ -1,7 +1,7 @@
 //! All jobs of a server: made, changed, started, paused, cancelled, deleted. A change is on the disk before it is seen.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
@@ -72,6 +72,8 @@ pub(super) struct Inner {
     /// Held while a job changes: one change at a time.
     turn: Arc<Semaphore>,
     pub(super) reading: Arc<Semaphore>,
+    /// Files that are being read, or wait for it.
+    pub(super) to_read: RefCell<HashSet<(JobId, u32)>>,
     /// Counts changes of anything that is shown.
     revision: Cell<u64>,
     changed: Event,
@@ -122,6 +124,7 @@ impl Jobs {
             pictures,
             turn: Arc::new(Semaphore::new(1)),
             reading: Arc::new(Semaphore::new(READING_MAX)),
+            to_read: RefCell::default(),
             revision: Cell::new(1),
             changed: Event::new(),
             stopping: Cell::new(false),
@@ -130,7 +133,7 @@ impl Jobs {
         for id in jobs.ids() {
             let state = jobs.look(id, |live| live.job.state).unwrap_or(JobState::Done);
             if state == JobState::Running {
-                jobs.go_on(id).await;
+                jobs.launch_or_fail(id, &[]).await;
             }
             if !state.has_ended() {
                 jobs.read_files(id);
@@ -361,6 +364,15 @@ impl Jobs {
     /// # Errors
     /// [`JobError`]; the draft stays as it is.
     pub async fn start(&self, id: JobId) -> Result<(), JobError> {
+        // Whether a file needs a password is known once it has been opened.
+        loop {
+            let revision = self.revision();
+            let is_unread = |live: &Live| live.job.files.iter().any(|file| file.status == FileStatus::Unread);
+            if self.is_stopping() || !self.look(id, is_unread)? {
+                break;
+            }
+            self.changed(revision).await;
+        }
         let turn = self.turn().await?;
         let job = self.job(id)?;
         let state = job.state.after(Action::Start)?;
@@ -383,7 +395,8 @@ impl Jobs {
             return Err(JobError::Invalid(format!("{} needs its password; enter it, or remove the file", file.name)));
         }
         self.write(id, |job| set_state(job, state, "")).await?;
-        self.launch(id, &[])
+        self.launch_or_fail(id, &[]).await;
+        Ok(())
     }
 
     /// Stops sending; requests in flight are finished and their answers kept.
@@ -418,7 +431,10 @@ impl Jobs {
                 run.again.set(true);
                 Ok(())
             }
-            None => self.launch(id, &[]),
+            None => {
+                self.launch_or_fail(id, &[]).await;
+                Ok(())
+            }
         }
     }
 
@@ -474,7 +490,7 @@ impl Jobs {
             Some(_) => return Err(JobError::Invalid("the job is ending; retry in a moment".into())),
             None => {
                 self.write(id, |job| set_state(job, state, "")).await?;
-                self.launch(id, &pages)?;
+                self.launch_or_fail(id, &pages).await;
             }
         }
         Ok(pages.len())
@@ -550,17 +566,6 @@ impl Jobs {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.inner.stopping.get()
-    }
-
-    /// Goes on with a job of an earlier server.
-    async fn go_on(&self, id: JobId) {
-        if let Err(error) = self.launch(id, &[]) {
-            let reason = error.to_string();
-            log::warn!("job {id} cannot go on: {reason}");
-            if let Err(error) = self.write(id, |job| set_state(job, JobState::Failed, &reason)).await {
-                log::error!("job {id}: {error}");
-            }
-        }
     }
 }
 

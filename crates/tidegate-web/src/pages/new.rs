@@ -408,6 +408,7 @@ fn note(file: &FileView) -> Markup {
     html! {
         @match file.status {
             "unread" => { span.dim { "being read" } }
+            "readable" if file.kind == FileKind::Pdf && file.tokens.is_none() => { span.dim { "being read" } }
             "needs_password" => { span.tag { "needs its password" } }
             "wrong_password" => { span.tag { "wrong password" } }
             "broken" => { span.bad { (sentence(file.reason.as_deref().unwrap_or("it cannot be read"))) } }
