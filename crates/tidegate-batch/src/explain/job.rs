@@ -222,6 +222,8 @@ impl Explain {
         let job = self.job;
         let outcome = job.run().await;
         job.control.end();
+        // Files refer to the run and it to them; without this the store would stay open.
+        job.files.borrow_mut().clear();
         outcome
     }
 }
