@@ -36,7 +36,7 @@ impl Jobs {
         }
         Prompt::parse(prompt).map_err(|error| JobError::Invalid(error.to_string()))?;
         let upstream = self.upstream(upstream);
-        let upstream = upstream.ok_or_else(|| JobError::Invalid("there is no upstream of that name".into()))?;
+        let upstream = upstream.ok_or_else(|| JobError::Invalid("no upstream has that name".into()))?;
         let model = if model.trim().is_empty() { upstream.default_model().to_owned() } else { model.trim().to_owned() };
         let provider = upstream.connect(&model, &job.options).map_err(JobError::Invalid)?;
         let (options, files) = self.engine_options(&job)?;

@@ -1,4 +1,4 @@
-//! Files of a job: received, removed, and made jobs of without asking anybody when they are pairs of a PDF and its JSON.
+//! Files of a job: received, removed, and shown without a request when they are pairs of a PDF and its JSON.
 
 use std::io::Read as _;
 

@@ -16,7 +16,7 @@ use super::service::Jobs;
 /// Documents that stay open for the reader.
 const OPEN_MAX: usize = 4;
 
-/// A document that nobody looks at is closed after this time.
+/// An unused document is closed after this time.
 const OPEN_FOR: Duration = Duration::from_secs(60);
 
 /// The longest side of a picture in the reader.

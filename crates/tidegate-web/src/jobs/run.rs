@@ -2,6 +2,7 @@
 //! when the process is killed is in the job's `results.db` and comes again, without being paid for.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Run {
     pub(super) control: Control,
     /// Until it ends: it keeps the file of results open.
     results: RefCell<Option<Results>>,
+    /// What became of pages, from the event on until it is recorded: the engine keeps it until the file's outputs are written.
+    settled: RefCell<HashMap<ItemId, Entry>>,
     /// The number of each input's file in the job.
     files: Vec<u32>,
     /// Paid for by earlier runs of the job.
@@ -48,6 +51,15 @@ impl Run {
         let _ = self.ended.wait().await;
     }
 
+    /// Takes what became of a page while the engine has it.
+    fn collect(&self, change: &Change) {
+        if let Change::Item { item: item @ ItemId::Page { file, page }, .. } = *change
+            && let Some(entry) = self.results.borrow().as_ref().and_then(|results| results.page(file, page))
+        {
+            self.settled.borrow_mut().insert(item, entry);
+        }
+    }
+
     /// Asks again about pages, by file and page; those that are busy are left out.
     pub(super) fn retry(&self, pages: &[(u32, u32)]) {
         for (file, page) in pages {
@@ -59,7 +71,7 @@ impl Run {
         }
     }
 
-    /// What the engine calls a page.
+    /// The engine's id of a page.
     pub(super) fn item(&self, file: u32, page: u32) -> Option<ItemId> {
         let index = self.files.iter().position(|number| *number == file)?;
         Some(ItemId::Page { file: u32::try_from(index).ok()?, page })
@@ -125,10 +137,17 @@ impl Jobs {
         let run = Rc::new(Run {
             control: explain.control(),
             results: RefCell::new(Some(explain.results())),
+            settled: RefCell::default(),
             files,
             tokens_before: Cell::new(job.tokens),
             again: Cell::new(false),
             ended: Event::new(),
+        });
+        let listening = Rc::downgrade(&run);
+        run.control.on_event(move |event| {
+            if let Some(run) = listening.upgrade() {
+                run.collect(&event.change);
+            }
         });
         run.retry(retry);
         self.touch(id, |live| {
@@ -253,7 +272,7 @@ impl Jobs {
         if !shown.is_settled() || (is_old && shown == before) {
             return;
         }
-        let entry = run.results.borrow().as_ref().and_then(|results| results.page(index, page));
+        let entry = run.settled.borrow_mut().remove(&item);
         let mut entry = entry.unwrap_or_else(|| entry_of(page, state));
         if let Some(note) = &mut entry.error {
             note.reason = self.without_path(id, number, &note.reason);
@@ -279,7 +298,7 @@ impl Jobs {
         });
     }
 
-    /// Removes the path of a stored file from a message: the browser is told the file's name.
+    /// Replaces the path of a stored file in a message by the file's name.
     pub(super) fn without_path(&self, id: JobId, number: u32, text: &str) -> String {
         let replaced = self.look(id, |live| {
             let file = live.job.file(number)?;

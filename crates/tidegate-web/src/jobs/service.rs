@@ -27,7 +27,7 @@ use crate::site::Site;
 /// How often old jobs are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
-/// A draft that nobody starts is removed after this time.
+/// A draft that is not started is removed after this time.
 const DRAFT_AGE: Duration = Duration::from_secs(24 * 3_600);
 
 /// PDFs that are read at once before their jobs start.
@@ -334,7 +334,7 @@ impl Jobs {
         let job = self.job(id)?;
         job.state.after(Action::Start)?;
         let Some(upstream) = self.upstream(upstream) else {
-            return Err(JobError::Invalid("there is no upstream of that name; choose one of the list".into()));
+            return Err(JobError::Invalid("no upstream has that name; choose one of the list".into()));
         };
         options.check().map_err(JobError::Invalid)?;
         let selection = options.selection().map_err(JobError::Invalid)?;

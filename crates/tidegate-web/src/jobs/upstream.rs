@@ -1,4 +1,4 @@
-//! Where requests are sent: one address, one key, one gate. Upstreams are stated by whoever starts the server; the page and the API
+//! Where requests are sent: one address, one key, one gate. Upstreams are stated at the start of the server; the page and the API
 //! choose one by its name, and see neither its address nor its key.
 
 use std::fmt;

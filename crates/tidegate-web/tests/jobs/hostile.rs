@@ -133,7 +133,7 @@ fn what_is_not_there_is_not_found_and_wrong_options_are_explained() {
         let pdf = sample("tides.pdf");
         let id = up.draft(&[("tides.pdf", &pdf)]).await;
         for (fields, says) in [
-            ("upstream=nowhere", "there is no upstream of that name"),
+            ("upstream=nowhere", "no upstream has that name"),
             ("upstream=local&prompt={pgae}", "{pgae}"),
             ("upstream=local&pages=9-3", "9-3"),
             ("upstream=local&page_concurrency=0", "above 0"),

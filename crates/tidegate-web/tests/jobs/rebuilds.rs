@@ -1,4 +1,4 @@
-//! Pairs of a PDF and JSON: shown and downloaded without asking anybody.
+//! Pairs of a PDF and JSON: shown and downloaded without a request.
 
 use serde_json::{Value, json};
 
