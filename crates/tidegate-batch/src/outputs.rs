@@ -90,7 +90,8 @@ pub async fn write_html_page(
     picture_px: Option<u32>,
 ) -> io::Result<()> {
     mark::may_replace(path)?;
-    write_html(explanations, path, document, picture_px).await
+    let folder = path.parent().unwrap_or(Path::new(""));
+    write_whole(explanations, path, &Target { folder, stem: "", document, picture_px, on_page: &|| () }).await
 }
 
 /// Writes Markdown and HTML.

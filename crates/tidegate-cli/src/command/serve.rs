@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use clap::Parser as _;
 use tidegate_batch::plan::Prices;
-use tidegate_batch::{Local, Parameters, Provider, Remote};
+use tidegate_batch::{Local, Parameters, Provider, Quotas, Remote};
 use tidegate_http::Client;
 use tidegate_limit::Admission;
 use tidegate_limit::store::Store as QuotaStore;
@@ -24,6 +24,7 @@ use toml::{Table, Value};
 use super::limits::{KEPT_IDLE, LimitArgs};
 use super::server::ServerArgs;
 use super::{Done, StopSignal};
+use crate::counts::Counts;
 use crate::secret_args::readable_by_others;
 use crate::{terminal, user_data};
 
@@ -325,7 +326,13 @@ fn open(spec: UpstreamSpec, directory: &Path) -> anyhow::Result<Opened> {
     let UpstreamSpec { name, price_in, price_out, server, mut limits } = spec;
     let about = || format!("upstream {name}");
     limits.fit_descriptors();
-    let quotas = limits.quotas(Some(directory.join(format!("quota-{name}.db"))));
+    let account = server.address.account().with_context(about)?;
+    // Shared with explain and batch, which may use the same key at the same time.
+    let counts = Counts::new(account).or_in(directory.join(format!("quota-{name}.db")));
+    let stated = limits.quotas();
+    let is_rated = stated.limits().iter().any(|limit| limit.rated().is_some());
+    let file = if is_rated { counts.prepare().with_context(about)? } else { None };
+    let quotas = Quotas { file, ..stated };
     let (gate, counts) = quotas.open().with_context(about)?;
     let admission = Admission::from(gate);
     let auto = limits.auto_concurrency(None);
@@ -396,7 +403,7 @@ mod tests {
                     |spec| spec,
                 );
         assert_eq!((spec.name.as_str(), spec.server.address.insecure_http), ("team", true));
-        assert_eq!(spec.limits.quotas(None).rpm, Some(10));
+        assert_eq!(spec.limits.quotas().rpm, Some(10));
     }
 
     #[test]

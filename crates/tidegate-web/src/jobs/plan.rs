@@ -152,7 +152,9 @@ fn part(file: &JobFile, options: &JobOptions) -> Option<Part> {
     let costs: Vec<Tokens> = to_send.map(|(page, _)| cost(*page)).collect();
     let size = Size::of(u32::try_from(file.numbers.len()).unwrap_or(u32::MAX));
     let cap = options.page_concurrency.unwrap_or_else(|| size.page_concurrency());
-    (!costs.is_empty()).then(|| Part { name: file.name.clone(), requests: Requests::Each(costs), cap: cap.into() })
+    let part =
+        |costs| Part { name: file.name.clone(), requests: Requests::Each(costs), cap: cap.into(), pictures: None };
+    Some(costs).filter(|costs| !costs.is_empty()).map(part)
 }
 
 fn run(
