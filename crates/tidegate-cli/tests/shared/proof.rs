@@ -114,7 +114,11 @@ fn killed(broker: impl Fn(&Path) -> Vec<String>) -> Result<(), String> {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(report["totals"]["done"], 300, "{report}");
     let stats = setting.server.stats();
-    assert!(stats.repeated <= 10, "it costs what was in flight, and no more: {stats}");
+    let Stats { repeated, abandoned, .. } = stats;
+    assert!(
+        repeated <= 10,
+        "it costs what was in flight, and no more: {repeated} twice, {abandoned} abandoned, {stats}; {said}"
+    );
     two.stop();
     holds(&stats, 300)
 }

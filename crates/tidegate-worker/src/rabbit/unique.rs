@@ -449,7 +449,9 @@ impl Core {
         }
         let writes: Vec<(Stored, Place)> =
             taken.iter().map(|(index, _)| (batch.tasks[*index].clone(), Place::Queue)).collect();
-        let terms = Terms { again_after_loss: false, ..Terms::within(batch.deadline.saturating_duration_since(now())) };
+        let patience = batch.deadline.saturating_duration_since(now());
+        // One that may be stored is waited for while the channel lives: given up, it would be published again under its key.
+        let terms = Terms { again_after_loss: false, until_known: true, ..Terms::within(patience) };
         let pinned = Some((Rc::clone(&pending.connection), pending.epoch));
         let fates = if writes.is_empty() { Vec::new() } else { self.write_over(pinned, &writes, terms).await? };
         let mut known = true;

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use tidegate_amqp::{Connection, Consume, Queue};
-use tidegate_loop::{spawn, timeout};
-use tidegate_worker::rabbit::{QueueKind, RabbitBroker};
+use tidegate_loop::{sleep, spawn, timeout};
+use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
 use tidegate_worker::{Broker, Envelope, Published, Unique, Verdict};
 
 use crate::full_queues::{limited, open_patient, waiting};
-use crate::support::{body, connect, deliveries, envelope, name, on_loop, one, open, open_kind, settle, subscribe};
+use crate::proxy::Proxy;
+use crate::support::{
+    body, connect, deliveries, envelope, host, name, on_loop, one, open, open_kind, settle, subscribe,
+};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -153,6 +156,32 @@ fn keys_and_delays_of_quorum_queues_are_quorum_queues() {
         assert!(matches!(&classic.publish(vec![other]).await.unwrap()[..], [Published::Duplicate(_)]));
         classic.close().await.unwrap();
         connection.close().await;
+    });
+}
+
+/// A broker on a busy machine answers late. Given up, the task would be published again under the same key, and run twice.
+#[test]
+fn a_unique_task_whose_answer_comes_after_the_patience_is_stored_once() {
+    on_loop(async {
+        let (patience, queue, key) = (Duration::from_secs(5), name("late-answer"), name("key"));
+        let proxy = Proxy::to(&host()).await;
+        let mut options = Options::default();
+        options.publish_patience = patience;
+        let broker = RabbitBroker::open(&format!("amqp://{}", proxy.host), options).await.unwrap();
+        broker.publish(vec![envelope(&queue, "first")]).await.unwrap();
+        let task = keyed(&queue, "the only one with this body", &key);
+        proxy.silence_after("the only one with this body");
+        let publishing = spawn({
+            let task = task.clone();
+            async move { broker.publish(vec![task]).await }
+        });
+        timeout(PATIENCE, proxy.is_silent()).await.unwrap();
+        sleep(patience + Duration::from_millis(500)).await;
+        proxy.silence(false);
+        assert_eq!(publishing.await.unwrap().unwrap(), [Published::Stored]);
+        let other = open().await;
+        assert_eq!(other.publish(vec![task.clone()]).await.unwrap(), [Published::Duplicate(task.id)]);
+        other.close().await.unwrap();
     });
 }
 

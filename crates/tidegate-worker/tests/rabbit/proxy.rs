@@ -19,6 +19,8 @@ pub(crate) struct Proxy {
 struct Ways {
     target: String,
     silent: Cell<bool>,
+    /// What has passed last before it goes silent.
+    mark: RefCell<Option<Vec<u8>>>,
     changed: Event,
     open: RefCell<Vec<Task>>,
 }
@@ -30,6 +32,7 @@ impl Proxy {
         let ways = Rc::new(Ways {
             target: target.to_owned(),
             silent: Cell::new(false),
+            mark: RefCell::default(),
             changed: Event::new(),
             open: RefCell::default(),
         });
@@ -46,6 +49,17 @@ impl Proxy {
     pub(crate) fn silence(&self, silent: bool) {
         self.ways.silent.set(silent);
         self.ways.changed.notify_all();
+    }
+
+    /// Goes silent as soon as this has passed.
+    pub(crate) fn silence_after(&self, mark: &str) {
+        *self.ways.mark.borrow_mut() = Some(mark.as_bytes().to_vec());
+    }
+
+    pub(crate) async fn is_silent(&self) {
+        while !self.ways.silent.get() {
+            self.ways.changed.wait().await;
+        }
     }
 }
 
@@ -84,6 +98,12 @@ async fn copy(from: &TcpStream, to: &TcpStream, ways: &Ways) {
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
+        }
+        if ways.mark.borrow().as_ref().is_some_and(|mark| buffer[..count].windows(mark.len()).any(|part| part == mark))
+        {
+            *ways.mark.borrow_mut() = None;
+            ways.silent.set(true);
+            ways.changed.notify_all();
         }
     }
 }
