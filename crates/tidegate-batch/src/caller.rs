@@ -28,6 +28,8 @@ use crate::call::{Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
 use crate::estimate::tokens_of_text;
 use crate::key::ApiKey;
+use crate::large_answers;
+use crate::mended;
 use crate::on_the_wire::{OnTheWire, client, headers};
 use crate::parameter;
 use crate::presence::{Cause, Failed, Presence, Sent};
@@ -35,8 +37,8 @@ use crate::provider::{self, Dialect, Unreadable, excerpt};
 use crate::question::Usage;
 use crate::run::{ItemLease, ItemScope};
 
-/// An answer longer than this is not an answer.
-const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Longest time that a request to an overloaded server waits by itself; what the server asks for beyond it, it waits at the gate.
+const OVERLOADED_SLEEP_MAX: Duration = Duration::from_secs(30);
 
 /// Sends requests to one server, within a gate.
 ///
@@ -78,6 +80,8 @@ struct Inner {
     headers: HeaderMap,
     /// Whether a key may be sent where others can read it.
     insecure_http: bool,
+    /// Room for large answers.
+    large_answers: Arc<Semaphore>,
     /// Removes the key from messages, also a short one.
     messages: Redactor,
     /// Removes it from answers.
@@ -115,6 +119,7 @@ impl Caller {
         let apart =
             gate.stats().limits.iter().filter_map(|limit| limit.dimension.as_deref()).any(|it| apart.contains(&it));
         let inner = Inner {
+            large_answers: large_answers::room(),
             listener: Listener::new(gate.gate(), dialect.feedback()),
             client: client(&gate),
             gate,
@@ -367,6 +372,8 @@ struct Answered {
     /// Held until the gate has heard what the answer says about limits: that comes before the next is let in. Of a refusal
     /// until it is judged.
     lease: Option<Rc<RefCell<ItemLease>>>,
+    /// Held while a large body is in memory.
+    _room: Option<Permit<Arc<Semaphore>>>,
 }
 
 impl Inner {
@@ -451,15 +458,15 @@ impl Inner {
         };
         lease.borrow_mut().answered();
         let (head, body) = response.into_parts();
-        let body = match body.bytes_up_to(ANSWER_BYTES_MAX).await {
-            Ok(body) => body,
+        let (body, room) = match large_answers::read(body, &self.large_answers).await {
+            Ok(read) => read,
             Err(error) => {
                 let down_for = lease.borrow_mut().failed();
                 return Err(NoAnswer { error, down_for });
             }
         };
         let body = self.without_secrets(head.status.is_success(), body);
-        let body = if head.status.is_success() { self.dialect.assembled(body) } else { body };
+        let body = if head.status.is_success() { self.dialect.assembled(mended::json(body)) } else { body };
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
         let usage = head.status.is_success().then(|| self.dialect.usage_in(&body)).flatten();
@@ -480,7 +487,7 @@ impl Inner {
             .iter()
             .find_map(|name| head.headers.get(*name)?.to_str().ok())
             .map(|id| self.messages.redact(id).into_owned());
-        Ok(Answered { status, headers: head.headers, body, usage, request_id, took, lease: Some(lease) })
+        Ok(Answered { status, headers: head.headers, body, usage, request_id, took, lease: Some(lease), _room: room })
     }
 
     /// Estimates what a request cost whose answer does not say so: by the length of its text, or of the whole body if it has no
@@ -609,8 +616,8 @@ impl Inner {
             Verdict::Overloaded { delay } => {
                 self.count(|stats| stats.failed += 1);
                 // The gate holds all requests for the whole delay, and lets a probe through if it is long. This request must be
-                // in line by then: asleep for hours it could not be the probe.
-                let delay = delay.map(|delay| delay.min(PROBED_BEYOND));
+                // in line by then, and when the probe is answered: asleep it would be the last.
+                let delay = delay.map(|delay| delay.min(OVERLOADED_SLEEP_MAX));
                 return Ok(Judged::Again(Failure { reason: format!("the server is overloaded ({status})"), delay }));
             }
             _ => {}

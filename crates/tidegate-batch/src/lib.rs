@@ -53,6 +53,8 @@ mod explain;
 mod found;
 pub mod jsonl;
 mod key;
+mod large_answers;
+mod mended;
 mod on_the_wire;
 #[cfg(feature = "pdf")]
 mod output;

@@ -59,8 +59,8 @@ fn may_replace(path: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let len = head.len().min(text.len());
-    if head.is_empty() || kind_of(&head[..len]) == kind_of(&text.as_bytes()[..len]) {
+    let (there, new) = (kind_of(&head), kind_of(text.as_bytes()));
+    if head.is_empty() || (there == new && !there.is_empty()) {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there has something else in it"))

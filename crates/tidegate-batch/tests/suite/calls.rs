@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde_json::json;
 use tidegate_batch::{ApiKey, Call, CallError, Caller, Dialect, Estimate, Question, Quotas, Remote};
 use tidegate_batch::{Parameters, Provider as _};
 use tidegate_limit::{Gate, Limit};
-use tidegate_loop::{EventLoop, LoopHandle, run, spawn, yield_now};
+use tidegate_loop::{EventLoop, LoopHandle, run, spawn, timeout, yield_now};
 
 use crate::support::{Act, Server, answer, error, gate, hasty, parameters};
 
@@ -248,6 +249,31 @@ fn each_dialect_goes_where_its_servers_listen() {
         let caller = Caller::new(&gate, Dialect::Gemini, &server.base).unwrap();
         let error = Remote::new(caller, unlimited).ask(&gate.unscoped().into(), &question).await.unwrap_err();
         assert!(matches!(error, CallError::Refused { status: 404, .. }) && !error.is_lasting());
+    })
+    .unwrap();
+}
+
+#[test]
+fn more_large_answers_than_are_in_memory_at_once_all_arrive() {
+    run(async {
+        let text = "x".repeat(2 << 20);
+        let body = json!({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}).to_string();
+        let server = Server::start(move |_, _| Act::Say(200, body.clone())).await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let ask = || {
+            let (caller, gate) = (caller.clone(), gate.clone());
+            spawn(async move {
+                let call = Call::new("/chat/completions", Bytes::from_static(b"{}"), Estimate::default());
+                let reply = caller.call_json(gate.unscoped(), &call).await.unwrap();
+                // It is in the caller's hands now, and takes no room from those that are still read.
+                reply.value["choices"][0]["message"]["content"].as_str().unwrap().len()
+            })
+        };
+        let asked: Vec<_> = (0..40).map(|_| ask()).collect();
+        for answer in asked {
+            assert_eq!(timeout(Duration::from_secs(120), answer).await.unwrap().unwrap(), 2 << 20);
+        }
     })
     .unwrap();
 }

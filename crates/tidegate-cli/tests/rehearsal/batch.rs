@@ -7,6 +7,7 @@ use serde_json::Value;
 use tidegate_rehearsal::{Handle, Latency, Refusals, Server};
 
 use crate::data::data_home;
+use crate::machine::judge;
 use crate::support::{Place, questions, text, tidegate};
 
 fn batch(server: &Handle, args: &[&str]) -> Output {
@@ -294,6 +295,11 @@ fn as_many_requests_are_in_flight_as_the_quota_needs() {
 
 #[test]
 fn limits_that_were_found_are_kept_for_the_next_run() {
+    // Late answers of a busy machine look like other limits.
+    judge(Duration::from_millis(25), found_limits_are_kept);
+}
+
+fn found_limits_are_kept() -> Result<(), String> {
     let place = Place::new("remembered");
     let requests = place.write("requests.jsonl", &questions(300));
     let server = Server::builder()
@@ -321,9 +327,12 @@ fn limits_that_were_found_are_kept_for_the_next_run() {
         (&entry["provider"], &entry["base_url"], &entry["model"]),
         (&"openai".into(), &base.as_str().into(), &"m".into())
     );
-    assert!((4..=7).contains(&entry["in_flight"].as_u64().unwrap()), "{kept}");
+    if !entry["in_flight"].as_u64().is_some_and(|found| (4..=7).contains(&found)) {
+        return Err(format!("found {kept}"));
+    }
     assert!(remembered(&run("second.jsonl", "m")));
     assert!(!remembered(&run("third.jsonl", "other")), "another model has limits of its own");
     place.write("data/tidegate/found-limits.json", "{");
     assert!(!remembered(&run("fourth.jsonl", "m")), "an unreadable file is passed over");
+    Ok(())
 }

@@ -16,6 +16,7 @@ pub(crate) fn cases() -> BTreeMap<&'static str, fn(&Place)> {
         ("batch", batch),
         ("plan", plan),
         ("provider", provider),
+        ("serve", serve),
         ("worker", worker),
         ("enqueue", enqueue),
         ("queue ls", queue_ls),
@@ -151,6 +152,37 @@ fn provider(place: &Place) {
         json!({"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
     });
     place.run(&["batch", "requests.jsonl", "--base-url", base]);
+    running.interrupt(place);
+}
+
+/// Uploads a file with a hostile name, starts its job with a hostile prompt, and asks for what is not there.
+fn serve(place: &Place) {
+    place.run(&["serve", "--dir", "serve", "--listen", "127.0.0.1:0", "--upstream", HOSTILE]);
+    let mut running = Running::start(place, &["serve", "--dir", NAME, "--listen", "127.0.0.1:0"]);
+    let line = running.first_line();
+    let host = line.trim().strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
+    let send = |method: &str, path: &str, kind: &str, body: &[u8]| {
+        let mut stream = std::net::TcpStream::connect(&host).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\norigin: http://{host}\r\ncontent-type: {kind}\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let name = HOSTILE.replace(['"', '\r', '\n'], "_");
+    let head = format!("--b\r\nContent-Disposition: form-data; name=\"files\"; filename=\"{name}.pdf\"\r\n\r\n");
+    let body = [head.as_bytes(), &broken_pdf(), b"\r\n--b--\r\n"].concat();
+    let answer = send("POST", "/api/v1/jobs", "multipart/form-data; boundary=b", &body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let prompt = json!({"prompt": HOSTILE, "model": HOSTILE, "name": HOSTILE}).to_string();
+    for path in ["/api/v1/jobs/1/options", "/api/v1/jobs/1/start", "/api/v1/jobs/%1b%5b2J", "/%1b%5b2J"] {
+        send("POST", path, "application/json", prompt.as_bytes());
+        send("GET", path, "application/json", b"");
+    }
     running.interrupt(place);
 }
 
