@@ -70,7 +70,7 @@ if (planned) {
   for (const button of $$("[data-without-script]", planned)) button.hidden = true;
   let timer = 0;
   let asked = 0;
-  const shorten = () => { if (short && out) short.textContent = $("[data-plan-sentence]", out)?.textContent ?? ""; };
+  const shorten = () => { if (short && out) short.textContent = $("[data-plan-sentence]", out)?.innerText.replace("\n", " · ") ?? ""; };
   const plan = async () => {
     const turn = ++asked;
     const query = new URLSearchParams(new FormData(planned));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use maud::{Markup, PreEscaped, html};
+use tidegate_batch::plan::PER_FILE;
 
 use super::jobs::choose;
 use super::parts::{failure, job_id, money_text, number, sentence, size, tokens_short};
@@ -465,7 +466,7 @@ fn panel(plan: &JobPlan) -> Markup {
             p.sentence role="status" data-plan-sentence {
                 span { (counted(plan.pages, "page")) } " " span.sep { "·" } " " span { "about " (duration(time)) } br;
                 @match &plan.bound_by {
-                    Some(limit) => { span { "bound by " (limit) } }
+                    Some(limit) => { span { "bound by " (limit_name(limit)) } }
                     None => { span { "no limit binds" } }
                 }
                 @if let Some(cost) = plan.cost { " " span.sep { "·" } " " span { "≈ " (money_text(cost)) } }
@@ -485,6 +486,15 @@ fn panel(plan: &JobPlan) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// A limit of a plan, for people.
+fn limit_name(limit: &str) -> &str {
+    match limit {
+        PER_FILE => "pages per file",
+        "global" => "concurrency",
+        limit => limit,
     }
 }
 
@@ -529,7 +539,7 @@ fn chart(plan: &JobPlan) -> Markup {
             figcaption { ul.legend {
                 li { svg.key aria-hidden="true" { rect.f-soft width="100%" height="100%" {} } "pages answered" }
                 @if !limits.is_empty() {
-                    li { svg.key aria-hidden="true" { rect.f-block width="100%" height="100%" {} } "bound by " (limits.join(", ")) }
+                    li { svg.key aria-hidden="true" { rect.f-block width="100%" height="100%" {} } "bound by " (limits.iter().map(|limit| limit_name(limit)).collect::<Vec<_>>().join(", ")) }
                 }
             } }
         }

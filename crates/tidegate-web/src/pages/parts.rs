@@ -149,12 +149,17 @@ pub(super) fn tokens_short(tokens: u64) -> String {
     }
 }
 
-/// `4.1 MB`.
+/// `4.1 MiB`.
 pub(super) fn size(bytes: u64) -> String {
-    match bytes as f64 {
-        b if b >= 1e9 => format!("{:.1} GB", b / 1e9),
-        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
-        b if b >= 1e3 => format!("{:.0} KB", b / 1e3),
+    let (kib, mib, gib) = (1_u64 << 10, 1_u64 << 20, 1_u64 << 30);
+    let shown = |unit: u64, name: &str| {
+        let amount = format!("{:.1}", bytes as f64 / unit as f64);
+        format!("{} {name}", amount.trim_end_matches(".0"))
+    };
+    match bytes {
+        b if b >= gib => shown(gib, "GiB"),
+        b if b >= mib => shown(mib, "MiB"),
+        b if b >= kib => shown(kib, "KiB"),
         _ => format!("{bytes} bytes"),
     }
 }
