@@ -305,16 +305,14 @@ impl Job {
         report.totals.tokens = paid.unwrap_or_else(|| job.control.tokens());
         report.set_limits(&job.gate.stats(), job.lanes.cap_max(), job.lanes.pictures.report());
         report.seconds = crate::run::now().saturating_duration_since(began).as_secs_f64();
-        if job.options.outputs == Outputs::All {
-            let overview = overview(&report, &job.options.inputs);
-            match outputs::write_overview(&job.options.out, overview).await {
-                Ok(path) => report.index = Some(path.display().to_string()),
-                Err(source) => {
-                    let path = job.options.out.join(INDEX);
-                    return Err(ExplainError::Report { path, source, report: Box::new(report) });
-                }
+        let index = match job.options.outputs {
+            Outputs::All => {
+                let overview = overview(&report, &job.options.inputs);
+                outputs::write_overview(&job.options.out, overview).await.map(Some)
             }
-        }
+            Outputs::Json => Ok(None),
+        };
+        report.index = index.as_ref().ok().and_then(|path| Some(path.as_ref()?.display().to_string()));
         let path = job.options.out.join(REPORT);
         let json = serde_json::to_string_pretty(&report).expect("texts and numbers") + "\n";
         let written = to_thread({
@@ -325,9 +323,14 @@ impl Job {
             }
         })
         .await;
-        match written.unwrap_or_else(|error| Err(io::Error::other(error.to_string()))) {
-            Ok(()) => Ok(report),
-            Err(source) => Err(ExplainError::Report { path, source, report: Box::new(report) }),
+        let written = written.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
+        match (written, index) {
+            (Ok(()), Ok(_)) => Ok(report),
+            (Err(source), _) => Err(ExplainError::Report { path, source, report: Box::new(report) }),
+            (Ok(()), Err(source)) => {
+                let path = job.options.out.join(INDEX);
+                Err(ExplainError::Report { path, source, report: Box::new(report) })
+            }
         }
     }
 

@@ -211,6 +211,26 @@ fn a_run_has_a_page_that_links_its_documents() {
     .unwrap();
 }
 
+#[test]
+fn a_page_that_cannot_be_written_at_the_end_costs_no_report() {
+    run(async {
+        let bench = Bench::new();
+        let server = server("plain").await;
+        let (index, inputs) = (bench.out().join("index.html"), [write_pdf(bench.folder.path(), "a.pdf", 1)]);
+        let explain = bench.explain(bench.options(&inputs), &server).on_event({
+            let index = index.clone();
+            move |_| fs::write(&index, "<title>mine</title>").unwrap()
+        });
+        let error = explain.run().await.unwrap_err();
+        assert!(error.to_string().ends_with("every result is kept"), "{error}");
+        let ExplainError::Report { path, report, .. } = error else { panic!("{error}") };
+        assert_eq!((path, report.totals.done, &report.index), (index.clone(), 1, &None));
+        assert!(fs::read_to_string(bench.out().join("report.json")).unwrap().contains("\"done\": 1"));
+        assert_eq!(fs::read_to_string(&index).unwrap(), "<title>mine</title>");
+    })
+    .unwrap();
+}
+
 /// JSON from elsewhere may be called so, too.
 #[test]
 fn rebuild_of_a_document_called_index_leaves_the_place_of_the_page_that_links_it() {
