@@ -69,6 +69,7 @@ mod question;
 mod quotas;
 #[cfg(feature = "pdf")]
 mod rebuild;
+#[cfg_attr(not(feature = "pdf"), allow(dead_code, unused_imports, reason = "files and pages are those of PDFs"))]
 pub mod run;
 mod store;
 

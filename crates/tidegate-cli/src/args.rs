@@ -43,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Explain(Box<command::explain::Args>),
     Rebuild(command::rebuild::Args),
-    Batch(command::batch::Args),
+    Batch(Box<command::batch::Args>),
     Serve(Box<command::serve::Args>),
     Plan(command::plan::Args),
     Provider(command::provider::Args),

@@ -209,9 +209,9 @@ fn a_disk_that_is_full_ends_the_run_with_what_to_do() {
     let batch = place.batch();
     let error = run(async move {
         let server = Server::builder().start().await.unwrap();
-        let batch = batch.on_event(|event| match &event.change {
-            Change::Item { state: ItemState::Done, .. } => panic!("nothing was kept"),
-            _ => {}
+        let batch = batch.on_event(|event| {
+            let done = matches!(event.change, Change::Item { state: ItemState::Done, .. });
+            assert!(!done, "nothing was kept");
         });
         batch.run(&caller(&server, [])).await.unwrap_err()
     })

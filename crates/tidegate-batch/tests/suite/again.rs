@@ -89,7 +89,7 @@ fn an_answer_stays_if_the_page_is_asked_again_and_fails() {
             _ => error(400, "not again", "bad"),
         })
         .await;
-        let explain = bench.explain(bench.options(&[path.clone()]), &server);
+        let explain = bench.explain(bench.options(std::slice::from_ref(&path)), &server);
         let (control, results) = (explain.control(), explain.results());
         let told = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&told);

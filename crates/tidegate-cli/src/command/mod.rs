@@ -100,7 +100,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     match command {
         Command::Explain(args) => explain::run(*args),
         Command::Rebuild(args) => rebuild::run(args),
-        Command::Batch(args) => batch::run(args),
+        Command::Batch(args) => batch::run(*args),
         Command::Serve(args) => serve::run(*args),
         Command::Plan(args) => plan::run(args),
         Command::Provider(args) => provider::run(args).map(|()| Done::All),

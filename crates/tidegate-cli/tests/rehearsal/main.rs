@@ -12,7 +12,6 @@ mod data;
 mod explain;
 #[cfg(feature = "pdf")]
 mod judge;
-#[cfg(feature = "pdf")]
 #[path = "../common/machine.rs"]
 mod machine;
 mod metrics;

@@ -406,9 +406,12 @@ fn file_view(file: &JobFile) -> FileView {
     }
 }
 
+/// A file's number and a page's.
+type PagePlace = (u32, u32);
+
 /// Where the neighbours of a page are, for the reader.
-pub(crate) fn neighbours(job: &Job, file: u32, page: u32) -> (Option<(u32, u32)>, Option<(u32, u32)>) {
-    let all: Vec<(u32, u32)> =
+pub(crate) fn neighbours(job: &Job, file: u32, page: u32) -> (Option<PagePlace>, Option<PagePlace>) {
+    let all: Vec<PagePlace> =
         job.files.iter().flat_map(|file| file.numbers.iter().map(|page| (file.number, *page))).collect();
     let Some(at) = all.iter().position(|it| *it == (file, page)) else { return (None, None) };
     (at.checked_sub(1).map(|at| all[at]), all.get(at + 1).copied())

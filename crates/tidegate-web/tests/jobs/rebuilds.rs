@@ -47,7 +47,10 @@ fn a_pair_is_shown_searched_and_downloaded_and_its_source_is_not_read() {
         let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["tides.html", "tides.md", "tides.json"]);
         let html = String::from_utf8_lossy(&entries[0].1).into_owned();
-        assert!(html.contains("<img alt=") && html.contains("data:image/") && !html.contains("<script>alert"), "no picture, or a script");
+        assert!(
+            html.contains("<img alt=") && html.contains("data:image/") && !html.contains("<script>alert"),
+            "no picture, or a script"
+        );
         let json: Value = serde_json::from_slice(&entries[2].1).unwrap();
         assert_eq!((&json["file"], &json["explanations"][1]), (&json!("tides.pdf"), &Value::Null));
         up.stop().await;

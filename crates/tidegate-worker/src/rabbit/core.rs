@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -228,22 +228,27 @@ impl Core {
         }
     }
 
-    /// As [`message`](Self::message). Queues are made over another connection than tasks are published over; until the deadline it
-    /// is waited for, too. Without a deadline the caller tries again.
+    /// As [`message`](Self::message). Queues are made over another connection than tasks are published over; while that is away, it
+    /// is waited for, too, at the expense of `patience`. What a broker that is there takes to make a queue does not count.
+    /// Without patience the caller tries again.
     async fn message_within(
         &self,
         stored: &Stored,
         place: Place,
-        deadline: Option<Instant>,
+        patience: &mut Option<Duration>,
     ) -> Result<Message, BrokerError> {
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MOST);
         loop {
+            let began = LoopHandle::current().time();
             let made = self.message(stored, place).await;
             let wait = backoff.next();
-            let next = LoopHandle::current().time() + wait;
-            match made {
-                Err(BrokerError::Retry { .. }) if deadline.is_some_and(|deadline| next < deadline) => sleep(wait).await,
-                made => return made,
+            let spent = LoopHandle::current().time().saturating_duration_since(began) + wait;
+            match (made, patience.as_mut().filter(|left| **left > spent)) {
+                (Err(BrokerError::Retry { .. }), Some(left)) => {
+                    *left -= spent;
+                    sleep(wait).await;
+                }
+                (made, _) => return made,
             }
         }
     }
@@ -268,13 +273,11 @@ impl Core {
         tasks: &[(Stored, Place)],
         terms: Terms,
     ) -> Result<Vec<Fate>, BrokerError> {
-        let deadline = terms.patience.map(|patience| LoopHandle::current().time() + patience);
+        let mut terms = terms;
         let mut messages = Vec::with_capacity(tasks.len());
         for (stored, place) in tasks {
-            messages.push(self.message_within(stored, *place, deadline).await?);
+            messages.push(self.message_within(stored, *place, &mut terms.patience).await?);
         }
-        let patience = deadline.map(|deadline| deadline.saturating_duration_since(LoopHandle::current().time()));
-        let terms = Terms { patience, ..terms };
         let mut forgotten = false;
         // A queue of this topology was deleted.
         let declare = async |index: usize| {

@@ -306,7 +306,7 @@ fn a_worker_restores_the_parts_of_a_ladder_that_were_deleted() {
         let queue = name("deleted");
         let mut soon = envelope(&queue, "soon");
         // Its first rung keeps it for seconds, in which the queues behind that rung are deleted.
-        soon.eta = Some(broker.now() + Duration::from_secs(11));
+        soon.eta = Some(broker.now() + Duration::from_secs(21));
         broker.publish(vec![soon]).await.unwrap();
         let connection = raw().await;
         connection.delete(&format!("tidegate.due.{queue}")).await.unwrap();
