@@ -28,11 +28,11 @@ pub struct Options {
     pub selection: Selection,
     /// How many neighbours on each side a page is sent with.
     pub context_pages: u32,
-    /// How many pages of a file are in flight at once; by its [`Size`] if there is none.
+    /// How many pages of a file are in flight at once; by its [`Size`](crate::Size) if there is none.
     pub page_concurrency: Option<u32>,
     /// How many pages of a file are in flight at once that are sent as pictures; if there is none, as many as of all pages.
     pub picture_concurrency: Option<u32>,
-    /// How many files are open at once; by their [`Size`] if there is none.
+    /// How many files are open at once; by their [`Size`](crate::Size) if there is none.
     pub file_concurrency: Option<u32>,
     /// Raises both, and the gate's limit `global`, as far as the stated limits and the answer times need it; what was stated
     /// above stays.

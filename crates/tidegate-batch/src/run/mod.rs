@@ -3,7 +3,7 @@
 //!
 //! [`Control`] is the handle of a run: stop, pause, retry, and everything that is read. The display, `--progress json`, the
 //! metrics and the web page are readers of the same [`Progress`] and the same [`Event`]s. `explain/` and `jsonl/` are the two
-//! runs; both enter the gate through an [`ItemScope`], which keeps the states of items true, and both ask [`policy`] what an
+//! runs; both enter the gate through an [`ItemScope`], which keeps the states of items true, and both ask `policy` what an
 //! error means for the whole.
 //!
 //! A run never closes its gate: others may use it. The owner of the gate closes it when all its runs have ended.
