@@ -41,7 +41,7 @@ impl Output {
     }
 }
 
-/// A file that has something else in it is not replaced: `--out` may come from a configuration file of somebody else.
+/// Writes a file. One with other content is not replaced: `--out` may come from a configuration file in a foreign folder.
 fn to_file(path: &Path, text: &str) -> anyhow::Result<()> {
     may_replace(path, text).and_then(|()| fs::write(path, text)).map_err(|error| {
         let path = path.display();
@@ -66,10 +66,10 @@ fn may_replace(path: &Path, text: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there has something else in it"))
 }
 
-/// How much of a file's beginning tells what it is.
+/// Bytes at a file's beginning that identify a trace.
 const HEAD_BYTES: u64 = 512;
 
-/// What a trace begins with, whatever was traced: its first object, its policy, or its first line.
+/// Returns what all traces of a format have in common: the first object of JSON, the policy of HTML, the second line of text.
 fn kind_of(head: &[u8]) -> &[u8] {
     let line = |number: usize| head.split(|&byte| byte == b'\n').nth(number).unwrap_or_default();
     match head {

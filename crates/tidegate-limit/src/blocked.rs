@@ -1,4 +1,4 @@
-//! Who waits in a gate's line, by which limit each entry is blocked, and until when.
+//! The entries in a gate's line: by which limit each is blocked, and until when.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -70,8 +70,8 @@
 //!
 //! # Reading order
 //! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
-//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `blocked.rs` says what each entry waits for. `line.rs` is who waits, `pump.rs` who goes next, `gate.rs` the lock and
-//! the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
+//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `blocked.rs` says what each entry waits for.
+//! `line.rs` holds the waiting entries, `pump.rs` chooses the next, `gate.rs` is the lock and the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
 //! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
 //! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
 //! restart, `store/` in SQLite. `feedback/` reads what servers say, `learn/` finds the limits that were not stated.

@@ -143,8 +143,8 @@ pub(super) struct Notes {
 }
 
 impl Explain {
-    /// A run of `provider`, called `name`, within `gate`, that keeps its answers in `store`. Other runs may use the same gate: whoever made it closes it when all
-    /// of them have ended.
+    /// A run of `provider`, called `name`, within `gate`, that keeps its answers in `store`. Other runs may use the same gate:
+    /// the program that made it closes it when all of them have ended.
     pub fn new(
         options: Options,
         provider: Rc<dyn Provider>,

@@ -109,7 +109,7 @@ impl FileRun {
             Status::Skipped => ItemState::Skipped { reason: note.reason },
             Status::Missing => ItemState::Waiting,
         };
-        // Before it is told: who is told may look.
+        // Before the event: its readers may look the entry up.
         self.entries.borrow_mut().insert(page, entry);
         if state != ItemState::Waiting {
             control.settle(item, &self.name, Settled { state, usage });

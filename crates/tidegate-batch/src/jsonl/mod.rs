@@ -179,8 +179,8 @@ impl Batch {
         self.control.clone()
     }
 
-    /// Sends what has no result yet, as fast as the caller's gate allows. Other runs may use the same gate: whoever made it
-    /// closes it when all of them have ended.
+    /// Sends what has no result yet, as fast as the caller's gate allows. Other runs may use the same gate: the
+    /// program that made it closes it when all of them have ended.
     ///
     /// # Errors
     /// See [`BatchError`]. What was answered until then is in the output.

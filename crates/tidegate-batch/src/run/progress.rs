@@ -54,7 +54,7 @@ pub struct Progress {
     pub ended: bool,
     /// Why it stops, if it does.
     pub reason: Option<String>,
-    /// The gate: its limits, and who uses them. `None` until a run of requests has begun.
+    /// The gate: its limits and how far they are used. `None` until a run of requests has begun.
     pub gate: Option<Snapshot>,
 }
 

@@ -101,7 +101,7 @@ fn a_run_that_is_stopped_leaves_the_gate_to_the_others() {
         assert_eq!((summary.answered, summary.ended_early), (60, None));
         assert_eq!((gate.stats().current, gate.stats().waiting), (0, 0));
         clock.cancel();
-        assert!(gate.enter(gate.unscoped(), Cost::nothing()).await.is_ok(), "open to whoever comes next");
+        assert!(gate.enter(gate.unscoped(), Cost::nothing()).await.is_ok(), "the gate is open to other runs");
     });
 }
 

@@ -35,7 +35,7 @@ pub(crate) const STEP: Duration = Duration::from_millis(50);
 /// Ticks between two steps: what a timer wakes is admitted before the clock moves on.
 const TICKS: usize = 4;
 
-/// So many rounds without a step, and what is on its way waits for the clock.
+/// Rounds without a step after which everything waits for the clock.
 const STILL: usize = 50;
 
 /// Runs a test on a loop whose clock stands still until [`keep_time`] moves it.

@@ -28,7 +28,7 @@ impl Reporter {
 
 /// Whether people or programs want to know of it.
 fn is_told(event: &Event) -> bool {
-    // A batch tells what is on the disk; an item that waits again is seen in the counts.
+    // A batch reports what is on the disk; an item that waits again is seen in the counts.
     !matches!(
         event.change,
         Change::Item { state: ItemState::Waiting, .. }

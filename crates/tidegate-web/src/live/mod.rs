@@ -24,7 +24,7 @@ pub use values::Values;
 /// The time between two updates.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// A beat is sent once per this many updates. A page that hears nothing for five seconds takes its connection for lost.
+/// A beat is sent once per this many updates. A page that receives nothing for five seconds treats its connection as lost.
 const BEAT_EVERY: u64 = 4;
 
 /// Updates that a topic keeps for those who reconnect or are slow.

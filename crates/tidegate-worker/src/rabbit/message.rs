@@ -22,7 +22,7 @@ pub(super) const PRIORITY_RETURNED: u8 = 10;
 /// A header's frame has 128 KiB; a traceback is the only thing in it that grows by itself.
 const TRACEBACK_BYTES_MAX: usize = 32 * 1024;
 
-/// Of a text that others wrote, so much is quoted.
+/// Longest quotation of a text from outside.
 const EXCERPT_BYTES_MAX: usize = 1024;
 
 /// Raw properties of at most this length are kept in a header.
