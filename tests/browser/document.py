@@ -60,7 +60,7 @@ def arrive(browser, script, what):
 
     def is_true():
         try:
-            return browser.run(script)
+            return browser.run(f"document.readyState === 'complete' && ({script})")
         except Failed:
             return False
 
