@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::current;
 use crate::kernel::Kernel;
+use crate::kernel::current;
 
 /// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
 type Map = Option<Rc<Vec<Entry>>>;

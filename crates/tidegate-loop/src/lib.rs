@@ -27,53 +27,26 @@
 //! clock are looked at every [`STEPS_BETWEEN_POLLS`] steps, or once a tick with [`Builder::strict`].
 //!
 //! # Where to read
-//! `kernel.rs` is the loop, `polling.rs` how it waits, `ready.rs` its queue, `step.rs` how a task takes its turn, `task/`
-//! what it runs, `future.rs` and `awaited.rs` what it awaits, `cancel.rs` how tasks end early, `timers.rs` and `clock.rs`
-//! time, `waker.rs` and `inbox.rs` the way in from other threads; `event_loop.rs` is the surface over all of that.
-//! `combine/`, `timeout.rs`, `sleep.rs` and `runner.rs` are built on the surface. `observe.rs`, `trace/`, `dump.rs`,
-//! `metrics.rs` look into it; `coroutine/` stands alone.
+//! `kernel/` is the loop: `mod.rs` the tick, `poll.rs` how it waits, `ready.rs` its queue, `step.rs` how a task takes a step,
+//! `timers.rs` and `clock.rs` time. `task/` is what it runs: a task in memory, what tasks await, how they end early.
+//! `mailbox/` is the way in from other threads. `runtime/` is the surface over all of that; `deferred.rs`, `time/` and
+//! `combine/` are what tasks await. `observe/`, `trace/` look into it; `coroutine/` stands alone.
 //!
-//! The world outside: `selector/` and `uring/` wait for it, `io/` knows who waits for what, `net/`, `pipe.rs` and `stream/`
-//! are what programs use; `threads/` is for what blocks, `signal/`, `process/`, `loops.rs` for several loops at once.
+//! The world outside: `reactor/` knows which task waits for which descriptor, its `selector/` and `uring/` wait for them,
+//! `net/`, `pipe.rs` and `stream/` are what programs use; `threads/` is for what blocks, `signal/` and `process/` for what
+//! their names say.
 
-mod awaited;
-mod builder;
-mod cancel;
-mod clock;
 mod combine;
 mod context;
-mod current;
-mod dump;
-mod error;
-mod event_loop;
-mod explore;
-mod future;
-mod handle;
-mod inbox;
-mod io;
+mod deferred;
 mod kernel;
-mod local;
-mod loops;
-mod metrics;
-mod name;
+mod mailbox;
 mod observe;
-mod on_loop;
-mod polling;
-mod punctual;
-mod ready;
-mod remote;
-mod report;
-mod runner;
-mod selector;
-mod sleep;
-mod step;
-mod sync;
+mod reactor;
+mod runtime;
 mod task;
 mod threads;
-mod timeout;
-mod timers;
-mod uring;
-mod waker;
+mod time;
 
 pub mod coroutine;
 pub mod net;
@@ -85,30 +58,29 @@ pub mod trace;
 
 pub use std::time::{Duration, Instant};
 
-pub use builder::Builder;
-pub use cancel::{Cancelled, CatchCancel, catch_cancel};
-pub use clock::IntoDelay;
 pub use combine::{
     AsCompleted, EmptyWait, Gather, GatherAll, GatherError, GroupClosed, GroupError, GroupFailure, Shield, TaskGroup,
     Waited, When, as_completed, gather, gather_all, shield, wait,
 };
 pub use context::{Context, ContextVar, ResetError, Token};
-pub use dump::{TaskDump, TaskEntry, TaskState};
-pub use error::{CloseError, Interrupt, LoopClosed, RunError, interrupt};
-pub use event_loop::{EventLoop, LoopHandle};
-pub use explore::explore;
-pub use future::{Awaiting, Future, FutureError, InvalidState};
-pub use handle::{Handle, TimerHandle};
+pub use deferred::{Awaiting, Future, FutureError, InvalidState};
 pub use kernel::STEPS_BETWEEN_POLLS;
-pub use loops::{LoopError, run_loops};
-pub use metrics::Metrics;
+pub use kernel::clock::IntoDelay;
+pub use observe::dump::{TaskDump, TaskEntry, TaskState};
+pub use observe::metrics::Metrics;
+pub use observe::report::{Report, ReportKind};
 pub use observe::{CallbackRef, Event, Observer, WaitsFor};
-pub use on_loop::{OnLoop, WrongLoop};
-pub use remote::RemoteHandle;
-pub use report::{Report, ReportKind};
-pub use runner::{Runner, run};
-pub use selector::{SelectorKind, UnknownSelector};
-pub use sleep::{Sleep, sleep, sleep_until};
+pub use reactor::selector::{SelectorKind, UnknownSelector};
+pub use runtime::builder::Builder;
+pub use runtime::callback::{Handle, TimerHandle};
+pub use runtime::error::{CloseError, Interrupt, LoopClosed, RunError, interrupt};
+pub use runtime::event_loop::{EventLoop, LoopHandle};
+pub use runtime::explore::explore;
+pub use runtime::loops::{LoopError, run_loops};
+pub use runtime::on_loop::{OnLoop, WrongLoop};
+pub use runtime::remote::RemoteHandle;
+pub use runtime::runner::{Runner, run};
+pub use task::cancel::{Cancelled, CatchCancel, catch_cancel};
 pub use task::{
     AsTask, CallbackId, Finished, JoinError, JoinHandle, Outcome, Panic, Task, TaskBuilder, TaskId, YieldNow, spawn,
     spawn_fallible, yield_now,
@@ -116,4 +88,5 @@ pub use task::{
 pub use threads::{
     JobError, RunningJob, StillRunning, ThreadJob, ThreadPool, ThreadPoolBuilder, ThreadStats, ToThread, to_thread,
 };
-pub use timeout::{Deadline, Elapsed, Timeout, timeout, timeout_at, wait_for};
+pub use time::sleep::{Sleep, sleep, sleep_until};
+pub use time::timeout::{Deadline, Elapsed, Timeout, timeout, timeout_at, wait_for};

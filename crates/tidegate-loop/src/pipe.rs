@@ -6,8 +6,8 @@ use std::task::{Context as PollContext, Poll};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::io::{Direction, Source};
-use crate::net::methods::{descriptor, read_methods, write_methods};
+use crate::reactor::methods::{descriptor, read_methods, write_methods};
+use crate::reactor::{Direction, Source};
 
 /// A new pipe.
 ///

@@ -1,8 +1,8 @@
 //! The loop's inbox and its sleep: no wake-up falls between the look and the sleep, wherever the loop sleeps, a sleep is
 //! rung for once, and a message is delivered, handed back or left for whoever closes: exactly one of these.
 
-/// Stands in for `tidegate-loop/src/sync.rs`.
-mod sync {
+/// Stands in for `tidegate-loop/src/mailbox/shim.rs`.
+mod shim {
     use std::time::Duration;
 
     use loom::sync::Condvar;
@@ -88,7 +88,7 @@ mod sync {
     }
 }
 
-#[path = "../../tidegate-loop/src/inbox.rs"]
+#[path = "../../tidegate-loop/src/mailbox/inbox.rs"]
 mod inbox;
 
 mod support;
@@ -269,7 +269,7 @@ fn a_nudge_without_a_message_is_not_slept_through() {
         let signalled = Arc::new(loom::sync::atomic::AtomicBool::new(false));
         let (handler_mailbox, flag) = (mailbox.clone(), signalled.clone());
         let handler = thread::spawn(move || {
-            flag.store(true, sync::Ordering::SeqCst);
+            flag.store(true, shim::Ordering::SeqCst);
             if handler_mailbox.inbox.nudge() == Posted::Ring {
                 handler_mailbox.ring();
             }
@@ -278,7 +278,7 @@ fn a_nudge_without_a_message_is_not_slept_through() {
         loop {
             if mailbox.inbox.is_posted() {
                 mailbox.inbox.take(&mut Vec::new());
-                if signalled.swap(false, sync::Ordering::SeqCst) {
+                if signalled.swap(false, shim::Ordering::SeqCst) {
                     break;
                 }
             }

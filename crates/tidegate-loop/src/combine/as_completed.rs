@@ -10,8 +10,8 @@ use std::task::{Context as PollContext, Poll};
 
 use futures_core::Stream;
 
-use crate::event_loop::LoopHandle;
-use crate::future::{Awaiting, Future};
+use crate::deferred::{Awaiting, Future};
+use crate::runtime::event_loop::LoopHandle;
 use crate::task::{JoinError, JoinHandle};
 
 /// Yields results as the tasks end, first come first served.

@@ -6,10 +6,10 @@ use std::future::{Future as StdFuture, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
-use crate::awaited::{Awaited, Counted};
-use crate::cancel;
-use crate::event_loop::LoopHandle;
-use crate::future::{Awaiting, Future};
+use crate::deferred::{Awaiting, Future};
+use crate::runtime::event_loop::LoopHandle;
+use crate::task::awaited::{Awaited, Counted};
+use crate::task::cancel;
 use crate::task::{JoinError, JoinHandle, Outcome, Task};
 
 /// Waits for all of them and yields their outputs in the order they were given. The first that is cancelled, panics or

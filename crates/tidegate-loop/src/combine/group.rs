@@ -6,10 +6,10 @@ use std::future::{Future as StdFuture, IntoFuture};
 use std::panic::Location;
 use std::rc::Rc;
 
-use crate::cancel::catch_cancel;
-use crate::event_loop::LoopHandle;
-use crate::future::Future;
-use crate::task::cell::Judge;
+use crate::deferred::Future;
+use crate::runtime::event_loop::LoopHandle;
+use crate::task::cancel::catch_cancel;
+use crate::task::raw::Judge;
 use crate::task::{JoinHandle, Outcome, Task, spawn_on};
 
 /// A group of tasks with one end. Children are started with [`spawn`](Self::spawn); the group ends when all of them

@@ -5,8 +5,8 @@ use std::future::{Future as StdFuture, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
-use crate::event_loop::LoopHandle;
-use crate::future::{Awaiting, Future};
+use crate::deferred::{Awaiting, Future};
+use crate::runtime::event_loop::LoopHandle;
 use crate::task::{CallbackId, JoinError, JoinHandle};
 
 /// Waits for a task without passing a cancellation on to it: the waiting task unwinds, the inner one goes on.

@@ -5,8 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::event_loop::LoopHandle;
-use crate::handle::TimerHandle;
+use crate::runtime::callback::TimerHandle;
+use crate::runtime::event_loop::LoopHandle;
 use crate::task::{AsTask, CallbackId, Outcome, Task};
 
 /// When [`wait`] returns.

@@ -12,8 +12,8 @@ use rustix::net::SocketAddrAny;
 use super::error::is_out_of_descriptors;
 use super::pause::Pause;
 use super::socket;
-use crate::io::{Direction, Source};
-use crate::uring;
+use crate::reactor::uring;
+use crate::reactor::{Direction, Source};
 
 /// A connected stream socket.
 pub(super) struct StreamSource {

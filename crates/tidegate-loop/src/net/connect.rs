@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::address::ToAddrs;
 use super::error::AddressError;
 use super::tcp::TcpStream;
-use crate::sleep::{Sleep, sleep};
-use crate::timeout::timeout;
+use crate::time::sleep::{Sleep, sleep};
+use crate::time::timeout::timeout;
 
 /// RFC 8305's recommendation.
 const STAGGER: Duration = Duration::from_millis(250);

@@ -44,7 +44,6 @@ mod address;
 mod completing;
 mod connect;
 mod error;
-pub(crate) mod methods;
 mod pause;
 mod resolve;
 mod server;

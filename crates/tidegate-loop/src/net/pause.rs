@@ -9,7 +9,7 @@ use std::task::{Context as PollContext, Poll};
 use std::time::Duration;
 
 use crate::kernel::Kernel;
-use crate::sleep::{Sleep, sleep};
+use crate::time::sleep::{Sleep, sleep};
 
 /// Descriptors closed elsewhere, by other threads or other loops, are noticed after this long.
 const PAUSE: Duration = Duration::from_millis(100);

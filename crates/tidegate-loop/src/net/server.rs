@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::tcp::{TcpListener, TcpStream};
-use crate::event_loop::LoopHandle;
+use crate::runtime::event_loop::LoopHandle;
 use crate::task::{JoinHandle, Task, spawn};
-use crate::timeout::timeout;
+use crate::time::timeout::timeout;
 
 /// How a [`Server`] is made.
 #[derive(Debug, Clone)]

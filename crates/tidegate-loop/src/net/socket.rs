@@ -8,7 +8,7 @@ use std::task::{Context as PollContext, Poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrAny, SocketFlags, SocketType};
 
-use crate::io::{Direction, Source};
+use crate::reactor::{Direction, Source};
 
 /// Every socket of the loop's: it does not block, and children do not inherit it.
 pub(super) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);

@@ -9,9 +9,9 @@ use rustix::net::{RecvFlags, SendFlags, SocketType, sockopt};
 
 use super::address::ToAddrs;
 use super::error::AddressError;
-use super::methods::descriptor;
 use super::socket;
-use crate::io::{Direction, Source};
+use crate::reactor::methods::descriptor;
+use crate::reactor::{Direction, Source};
 
 /// A UDP socket: connected with [`send`](Self::send) and [`recv`](Self::recv), or not, with
 /// [`send_to`](Self::send_to) and [`recv_from`](Self::recv_from).

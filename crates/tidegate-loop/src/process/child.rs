@@ -12,7 +12,7 @@ use super::orphan;
 use super::stdin::ChildStdin;
 use crate::pipe::PipeReader;
 use crate::signal::SignalKind;
-use crate::timeout::timeout;
+use crate::time::timeout::timeout;
 
 /// A child process. Belongs to the loop it was started on.
 ///

@@ -11,7 +11,7 @@ use std::thread;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
-use crate::io::{Direction, Source};
+use crate::reactor::{Direction, Source};
 
 /// `TIDEGATE_PIDFD=0` does without, as old systems must.
 fn is_wanted() -> bool {

@@ -12,8 +12,8 @@ use std::{io, thread};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::exit;
-use crate::event_loop::LoopHandle;
 use crate::kernel::State;
+use crate::runtime::event_loop::LoopHandle;
 
 /// Reaps the child when it ends.
 pub(super) fn adopt(mut child: Child) {

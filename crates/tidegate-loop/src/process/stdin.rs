@@ -9,7 +9,7 @@ use std::task::{Context as PollContext, Poll};
 
 use futures_io::AsyncWrite;
 
-use crate::io::{Direction, Source};
+use crate::reactor::{Direction, Source};
 
 /// Where a child's standard input comes from. Dropped or closed, the child reads its end. A child that has closed its
 /// side makes writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).

@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::{c_int, c_void, sighandler_t, siginfo_t};
 
 use super::SignalKind;
-use crate::name::LOOPS_MAX;
-use crate::waker;
+use crate::mailbox;
+use crate::mailbox::name::LOOPS_MAX;
 
 /// Signals are numbered from 1; 64 is Linux's last.
 const SIGNALS: usize = 65;
@@ -91,7 +91,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         while ids != 0 {
             let id = word * 64 + ids.trailing_zeros() as usize;
             ids &= ids - 1;
-            waker::signal_loop(id as u16);
+            mailbox::signal_loop(id as u16);
         }
     }
     call_previous(slot, signal, info, context);

@@ -30,8 +30,8 @@ use std::task::{Context as PollContext, Poll};
 
 use futures_core::Stream;
 
-use crate::event_loop::LoopHandle;
 use crate::kernel::Kernel;
+use crate::runtime::event_loop::LoopHandle;
 pub use kind::SignalKind;
 use table::Listener;
 pub(crate) use table::SignalTable;

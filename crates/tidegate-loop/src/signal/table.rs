@@ -8,10 +8,10 @@ use std::task::Waker;
 
 use super::SignalKind;
 use super::disposition::{self, Use};
-use crate::event_loop::LoopHandle;
-use crate::io::IoCallback;
 use crate::kernel::{Kernel, State};
-use crate::waker;
+use crate::mailbox;
+use crate::reactor::IoCallback;
+use crate::runtime::event_loop::LoopHandle;
 
 /// Who wants to know of a signal.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl Kernel {
         disposition::tell_loop(signal, self.registration.id, true);
         if disposition::total(signal) != since {
             // It came before the handler knew of this loop.
-            waker::signal_loop(self.registration.id);
+            mailbox::signal_loop(self.registration.id);
         }
     }
 

@@ -5,12 +5,12 @@ use std::future::Future;
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::cell::{AnyValue, Judge, NoError, TaskRef, flag};
 use super::join::JoinHandle;
+use super::raw::{AnyValue, Judge, NoError, TaskRef, flag};
 use crate::context::{Context, Snapshot};
-use crate::current;
-use crate::event_loop::LoopHandle;
+use crate::kernel::current;
 use crate::kernel::{Kernel, State};
+use crate::runtime::event_loop::LoopHandle;
 
 /// Starts a task on the loop that is running. It takes its first step in the next tick.
 ///

@@ -7,12 +7,12 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
-use super::cell::{Header, TaskRef, Waiting, flag};
+use super::raw::{Header, TaskRef, Waiting, flag};
 use super::{AsTask, Outcome, Task, drop_output};
-use crate::cancel;
-use crate::current;
-use crate::report::panic_message;
-use crate::waker;
+use crate::kernel::current;
+use crate::mailbox::waker;
+use crate::observe::report::panic_message;
+use crate::task::cancel;
 
 /// A claim on a task's result. Await it, or drop it: the task then goes on by itself.
 ///

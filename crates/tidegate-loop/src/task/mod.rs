@@ -1,11 +1,12 @@
-//! Tasks: futures the loop drives. `cell.rs` is a task in memory, `blocks.rs` that memory, `table.rs` the loop's tasks by name, `waiters.rs` who
+//! Tasks: futures the loop drives. `raw.rs` is a task in memory, `alloc.rs` that memory, `table.rs` the loop's tasks by name, `waiters.rs` who
 //! wants to know of an end, `join.rs` how a result is fetched, `build.rs` how a task is made.
 
-pub(crate) mod cell;
-
-pub(crate) mod blocks;
+pub(crate) mod alloc;
+pub(crate) mod awaited;
 mod build;
+pub(crate) mod cancel;
 mod join;
+pub(crate) mod raw;
 mod table;
 mod waiters;
 
@@ -17,14 +18,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context as PollContext, Poll};
 
-use crate::cancel;
-use crate::current;
 use crate::kernel::Kernel;
-use crate::report::{Report, ReportKind, panic_message};
+use crate::kernel::current;
+use crate::observe::report::{Report, ReportKind, panic_message};
 pub(crate) use build::spawn_on;
 pub use build::{TaskBuilder, spawn, spawn_fallible};
-use cell::{Header, TaskRef, Waiting, flag};
 pub use join::{JoinError, JoinHandle, Panic};
+use raw::{Header, TaskRef, Waiting, flag};
 pub(crate) use table::TaskTable;
 pub use waiters::CallbackId;
 pub(crate) use waiters::{DoneCallback, Waiters};

@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::panic::Location;
 
-use super::cell::{Judge, TaskRef};
+use super::raw::{Judge, TaskRef};
 use crate::context::Snapshot;
-use crate::name::{Generation, Name, SLOTS_MAX};
+use crate::mailbox::name::{Generation, Name, SLOTS_MAX};
 
 struct Slot {
     task: Option<TaskRef>,

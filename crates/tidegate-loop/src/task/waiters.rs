@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use crate::context::Snapshot;
-use crate::current;
-use crate::handle::Callback;
 use crate::kernel::State;
+use crate::kernel::current;
+use crate::runtime::callback::Callback;
 
 /// Identifies a done-callback, so that it can be removed.
 ///

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::inbox::Bed;
 use crate::kernel::Kernel;
+use crate::mailbox::inbox::Bed;
 
 /// A result to come that is not to be seen before it is released.
 pub(crate) trait Held {

@@ -11,9 +11,9 @@ use std::task::{Context as PollContext, Poll, Waker};
 use super::held::Held;
 use super::pool::Shared;
 use crate::context::Carried;
-use crate::current;
-use crate::remote::RemoteHandle;
-use crate::report::{Report, ReportKind};
+use crate::kernel::current;
+use crate::observe::report::{Report, ReportKind};
+use crate::runtime::remote::RemoteHandle;
 use crate::task::Panic;
 
 /// Why a job in a thread brought no result.

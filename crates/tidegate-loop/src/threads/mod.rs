@@ -20,8 +20,8 @@ pub use job::{JobError, ThreadJob};
 pub use pool::{ThreadPool, ThreadPoolBuilder};
 pub use stats::{RunningJob, StillRunning, ThreadStats};
 
-use crate::event_loop::LoopHandle;
 use crate::kernel::Kernel;
+use crate::runtime::event_loop::LoopHandle;
 
 /// The pool a loop's blocking jobs go to.
 #[derive(Debug, Clone)]

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::job::{Ends, JobError, JobName, ThreadJob};
 use super::queue::{Queue, Queued};
 use super::stats::{RunningJob, StillRunning, ThreadStats};
-use crate::clock;
-use crate::current;
+use crate::kernel::clock;
+use crate::kernel::current;
 use crate::kernel::{Kernel, Pace};
-use crate::remote::RemoteHandle;
+use crate::runtime::remote::RemoteHandle;
 
 /// How long a thread waits for another job before it leaves, unless told otherwise.
 const IDLE_AFTER: Duration = Duration::from_secs(10);

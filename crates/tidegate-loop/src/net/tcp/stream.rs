@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::io::{Direction, Source};
 use crate::net::address::ToAddrs;
 use crate::net::completing::StreamSource;
 use crate::net::connect::TcpConnector;
 use crate::net::error::AddressError;
 use crate::net::socket;
+use crate::reactor::{Direction, Source};
 use crate::stream::{StreamReader, StreamWriter};
 
 /// A TCP connection. Dropped, it is closed.

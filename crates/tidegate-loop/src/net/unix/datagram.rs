@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use super::{address, local_addr, new_socket, path_address, wrap};
-use crate::io::{Direction, Source};
-use crate::net::methods::descriptor;
 use crate::net::socket;
-use crate::sleep::sleep;
+use crate::reactor::methods::descriptor;
+use crate::reactor::{Direction, Source};
+use crate::time::sleep::sleep;
 
 /// A socket for datagrams between processes of this machine.
 ///

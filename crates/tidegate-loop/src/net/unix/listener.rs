@@ -12,8 +12,8 @@ use rustix::net::SocketType;
 
 use super::{UnixStream, address, local_addr, new_socket, path_address, wrap};
 use crate::net::completing::ListenerSource;
-use crate::net::methods::descriptor;
 use crate::net::socket;
+use crate::reactor::methods::descriptor;
 
 /// Listens for connections at a path. Dropped, it stops listening; the path stays, as the kernel leaves it.
 ///

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 
 use super::{local_addr, new_socket, path_address, wrap};
-use crate::io::{Direction, Source};
 use crate::net::completing::StreamSource;
-use crate::net::methods::{descriptor, read_methods, write_methods};
 use crate::net::socket;
-use crate::sleep::sleep;
+use crate::reactor::methods::{descriptor, read_methods, write_methods};
+use crate::reactor::{Direction, Source};
+use crate::time::sleep::sleep;
 
 /// A connection between two processes of this machine. Reading and writing take `&self`. Dropped, it is closed.
 ///

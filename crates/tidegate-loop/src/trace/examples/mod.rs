@@ -12,9 +12,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use super::{Recorder, Trace};
-use crate::error::RunError;
-use crate::event_loop::{EventLoop, LoopHandle};
-use crate::runner::Runner;
+use crate::runtime::error::RunError;
+use crate::runtime::event_loop::{EventLoop, LoopHandle};
+use crate::runtime::runner::Runner;
 use crate::task::Task;
 
 /// One of the programs.

@@ -1,0 +1,12 @@
+//! The loop as programs see it: how one is made (`builder.rs`), run (`event_loop.rs`, `runner.rs`, `loops.rs`), and reached
+//! from its own thread (`event_loop.rs`, `callback.rs`) and from others (`remote.rs`, `on_loop.rs`).
+
+pub(crate) mod builder;
+pub(crate) mod callback;
+pub(crate) mod error;
+pub(crate) mod event_loop;
+pub(crate) mod explore;
+pub(crate) mod loops;
+pub(crate) mod on_loop;
+pub(crate) mod remote;
+pub(crate) mod runner;

@@ -1,0 +1,4 @@
+//! Sleeping and time-outs.
+
+pub(crate) mod sleep;
+pub(crate) mod timeout;
