@@ -64,98 +64,98 @@ impl Default for Config {
 
 /// Builds a server; see [`Server::builder`](crate::Server::builder).
 #[derive(Clone, Debug, Default)]
-#[must_use = "a builder serves nobody until it is started"]
+#[must_use = "a builder does nothing until it is started"]
 pub struct Builder {
     config: Config,
 }
 
 impl Builder {
-    /// Where to listen: a free port of this machine unless set.
+    /// The address to listen on. Default: a free port on the loopback interface.
     pub fn listen(mut self, address: SocketAddr) -> Builder {
         self.config.listen = address;
         self
     }
 
-    /// Requests a minute.
+    /// Requests per minute.
     pub fn rpm(mut self, limit: Limit) -> Builder {
         self.config.rpm = Some(limit);
         self
     }
 
-    /// Tokens a minute.
+    /// Tokens per minute.
     pub fn tpm(mut self, limit: Limit) -> Builder {
         self.config.tpm = Some(limit);
         self
     }
 
-    /// Tokens of prompts a minute, counted apart.
+    /// Prompt tokens per minute, a limit of their own.
     pub fn itpm(mut self, limit: Limit) -> Builder {
         self.config.itpm = Some(limit);
         self
     }
 
-    /// Tokens of answers a minute, counted apart: as long as the answer will be, or as it may be where
+    /// Output tokens per minute, a limit of their own. A request costs the length of its answer, or its `max_tokens` where
     /// [declared](Counting::Declared) tokens count.
     pub fn otpm(mut self, limit: Limit) -> Builder {
         self.config.otpm = Some(limit);
         self
     }
 
-    /// Requests a day.
+    /// Requests per day.
     pub fn rpd(mut self, limit: Limit) -> Builder {
         self.config.rpd = Some(limit);
         self
     }
 
-    /// Requests at once.
+    /// Requests in flight.
     pub fn concurrency(mut self, limit: u64) -> Builder {
         self.config.concurrency = Some(limit);
         self
     }
 
-    /// How long an answer takes: no time at all unless set.
+    /// How long an answer takes. Default: zero.
     pub fn latency(mut self, latency: Latency) -> Builder {
         self.config.latency = latency;
         self
     }
 
-    /// What goes wrong, and how often.
+    /// The faults to inject, and how often.
     pub fn faults(mut self, faults: Faults) -> Builder {
         self.config.faults = faults;
         self
     }
 
-    /// What goes wrong with the first requests, one by one; the dice decide about those that follow.
+    /// The faults of the first requests, one by one. Later requests get the random faults of [`faults`](Self::faults).
     pub fn script(mut self, script: impl IntoIterator<Item = Option<Fault>>) -> Builder {
         self.config.script = script.into_iter().collect();
         self
     }
 
-    /// How a 429 looks.
+    /// The form of a 429 answer.
     pub fn refusals(mut self, refusals: Refusals) -> Builder {
         self.config.refusals = refusals;
         self
     }
 
-    /// Whether refused requests count as well, against the requests a minute. They don't unless told so.
+    /// Whether refused requests count against the requests per minute. Default: `false`.
     pub fn refusals_count(mut self, count: bool) -> Builder {
         self.config.refusals_count = count;
         self
     }
 
-    /// What a request costs of the tokens a minute.
+    /// How many tokens a request counts against the tokens per minute.
     pub fn counting(mut self, counting: Counting) -> Builder {
         self.config.counting = counting;
         self
     }
 
-    /// Whether answers carry what is left of the limits. They do unless told otherwise.
+    /// Whether answers have headers with what is left of the limits. Default: `true`.
     pub fn rate_headers(mut self, send: bool) -> Builder {
         self.config.rate_headers = send;
         self
     }
 
-    /// The only key that is accepted; any is, or none, unless set.
+    /// The only key that is accepted. Default: any key, and none.
     pub fn api_key(mut self, key: impl Into<Secret>) -> Builder {
         self.config.api_key = Some(key.into());
         self

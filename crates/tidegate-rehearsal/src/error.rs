@@ -37,7 +37,7 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// A daily limit is in a time zone that nobody knows.
+    /// A daily limit is in an unknown time zone.
     Zone(
         /// Its name.
         String,

@@ -145,7 +145,7 @@ impl FromStr for Refusals {
     }
 }
 
-/// What a request costs of the tokens a minute.
+/// How many tokens a request counts against the tokens per minute.
 ///
 /// Written as text: `usage`, `declared`, `input`, `auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Who is let in: the one place that decides, and remembers what it decided. Plain values, the time is an argument.
+//! Decides which requests are admitted, and keeps the log of its decisions. Plain values; time is an argument.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -40,20 +40,20 @@ impl Kind {
     }
 }
 
-/// A request, as far as the ledger cares.
+/// What the ledger needs to know of a request.
 #[derive(Debug)]
 pub(crate) struct Arrival<'a> {
     pub(crate) model: &'a str,
-    /// Its cost of the tokens a minute.
+    /// What it counts against the tokens per minute.
     pub(crate) tokens: u64,
     pub(crate) tokens_in: u64,
-    /// Its cost of the answers' tokens a minute.
+    /// What it counts against the output tokens per minute.
     pub(crate) tokens_out: u64,
-    /// Of its body.
+    /// The hash of its body.
     pub(crate) fingerprint: u64,
 }
 
-/// Let in: from here on it counts.
+/// An admitted request; it counts from this moment on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) number: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Admitted {
     pub(crate) fault: Option<Fault>,
 }
 
-/// Not let in.
+/// Why a request was not admitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Denied {
     Limit(Refusal),
@@ -69,14 +69,14 @@ pub(crate) enum Denied {
     Fault(Fault),
 }
 
-/// Which limit refused, and when it would not.
+/// The limit that refused, and when it has room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     pub(crate) kind: Kind,
     pub(crate) amount: u64,
     pub(crate) used: u64,
     pub(crate) requested: u64,
-    /// `None`: never, or nobody knows.
+    /// `None` if the limit can never admit this cost, or if the instant is unknown.
     pub(crate) delay: Option<Duration>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing has been counted yet; `Err` names a time zone that nobody knows.
+    /// Returns an empty ledger; `Err` is the name of an unknown time zone.
     pub(crate) fn new(config: Config, began: Instant) -> Result<Ledger, String> {
         let limits = [
             (Kind::Rpd, &config.rpd),
@@ -198,7 +198,7 @@ impl Ledger {
         };
         match denied {
             Denied::Fault(_) => self.stats.failed += 1,
-            // Some servers count everybody who knocks; who keeps knocking never gets in.
+            // Some servers count refused requests too, so a client that keeps retrying at once is never admitted.
             Denied::Limit(_) if self.config.refusals_count => {
                 for (_, meter) in self.meters.iter_mut().filter(|(kind, _)| *kind == Kind::Rpm) {
                     meter.book(1, now);

@@ -16,15 +16,14 @@
 //! assert_eq!(server.stats().arrived, 0);
 //! ```
 //!
-//! Called by the tests and benches of whatever talks to an LLM API, and by people who want to see what a job would do
-//! before it costs money. It leaves out models, streaming, and everything that would need one. Answers are made from the
-//! prompt: the same prompt, the same answer.
+//! Used by tests and benches of programs that call an LLM API, and to rehearse a job before it costs money. There is no
+//! model and no streaming. Answers are made from the prompt: the same prompt gets the same answer.
 //!
 //! # What it judges
-//! A request arrives when its last byte is there. All limits let it in, or none has counted it. `/rehearsal/stats` (and
-//! [`Handle::stats`]) says who was refused by what, the worst window, the peak of concurrency, how much of the quota was
-//! used, and what was asked twice; `?log=N` adds the last requests one by one. The book-keeping is its own, plain and
-//! exact: it is there to find faults in cleverer ones.
+//! A request arrives with its last byte. Either all limits admit it, or none has counted it. `/rehearsal/stats` (and
+//! [`Handle::stats`]) has the refusals by limit, the fullest window, the peak of concurrency, the share of the quota that
+//! was used, and the requests that were sent twice; `?log=N` adds the last N requests. The counting shares no code with the
+//! gate and is simple and exact, because it has to find faults in the gate.
 //!
 //! # Where to read
 //! `window.rs` counts one limit, `ledger.rs` decides over all of them and remembers; both are plain values with the time as

@@ -31,16 +31,16 @@ use crate::stats::{Entry, Stats};
 use crate::text::{answer_to, cut, fingerprint, tokens_of};
 use crate::window::Now;
 
-/// So long before it is due an answer is made.
+/// An answer is built this long before it is due.
 const MAKING: Duration = Duration::from_millis(2);
 
-/// A page's picture may be large.
+/// The largest request body; pictures of pages are large.
 const BODY_LEN_MAX: usize = 64 << 20;
 
-/// Beyond this, connections wait to be accepted; a client that opens as many wants to know how that goes.
+/// Further connections wait to be accepted. The bound is high, so that clients with many connections can be tested.
 const CONNECTIONS_MAX: usize = 100_000;
 
-/// Once told to stop, how long answers may take that are on their way.
+/// How long answers that are being sent may take after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A strict local LLM server.
@@ -90,11 +90,11 @@ struct Shared {
     /// When it started, on both clocks.
     began: Now,
     ledger: Mutex<Ledger>,
-    /// Told of what the ledger counts, while somebody waits for it.
+    /// Notified when the ledger changes, if a thread waits for that.
     counted: Condvar,
-    /// How many do; changed under the ledger's lock.
+    /// The number of threads that wait on `counted`; changed under the ledger's lock.
     awaiting: AtomicUsize,
-    /// Lets those go who would never be answered.
+    /// Ends requests that are held without an answer on purpose.
     stopping: Event,
     stopped: Event,
     ended: AtomicBool,
@@ -117,7 +117,7 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is counted, and tells those who wait for it.
+    /// Changes the ledger and notifies the threads that wait for a change.
     fn count<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
         let changed = change(&mut self.ledger());
         self.tell();
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     fn tell(&self) {
-        // Who begins to wait later finds the change; asked before, it costs no system call.
+        // A thread that begins to wait later sees the change. Checked first, because a notification is a system call.
         if self.awaiting.load(SeqCst) > 0 {
             self.counted.notify_all();
         }
@@ -192,16 +192,16 @@ impl Handle {
         self.owner.shared.ledger().log(count)
     }
 
-    /// Stops it: nobody new, answers that are on their way for a few seconds, then the end.
+    /// Stops the server: it accepts no new request, finishes answers for up to five seconds, and ends.
     ///
     /// # Cancel safety
-    /// Dropped, it stops all the same.
+    /// If the future is dropped, the server stops all the same.
     pub async fn stop(&self) {
         self.owner.stop();
         self.owner.shared.stopped.wait().await;
     }
 
-    /// Whether it has ended.
+    /// Returns `true` if the server has ended.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.owner.shared.ended.load(Relaxed)
@@ -227,12 +227,12 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Says that the server has ended, however that came about.
+/// Marks the server as ended when it is dropped, whatever the reason.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Under the lock: nobody is between his look and his sleep.
+        // Under the ledger's lock, so that no thread is between its check of the flag and its wait.
         self.0.count(|_| self.0.ended.store(true, Relaxed));
         self.0.stopped.set();
     }
@@ -267,7 +267,7 @@ pub(crate) async fn start(config: Config) -> Result<Handle, StartError> {
     }
     spawn(async move {
         let _ending = Ending(shared);
-        // The listener fails for reasons that the next request shows to whoever sends it.
+        // A failing listener shows in the next request, which cannot connect.
         let _ = server.run().await;
     });
     Ok(handle)
@@ -278,7 +278,7 @@ pub(crate) fn start_in_thread(config: Config) -> Result<Handle, StartError> {
     let serving = async move {
         let started = start(config).await;
         let shared = started.as_ref().map(|handle| handle.owner.shared.clone()).ok();
-        // If nobody waits for the handle any more, it is dropped here, and the server with it.
+        // If the receiver is gone, the handle is dropped here, and the server ends with it.
         let _ = sender.send(started);
         if let Some(shared) = shared {
             shared.stopped.wait().await;
@@ -387,7 +387,7 @@ impl Drop for Flight {
     }
 }
 
-/// The way of a request: who are you, what do you want, is there room, and then the answer or what goes wrong.
+/// Handles one request: checks the key, reads the body, asks the ledger, then sends the answer or the injected fault.
 async fn handle(
     shared: Arc<Shared>,
     headers: HeaderMap,
@@ -396,7 +396,7 @@ async fn handle(
     model: Option<String>,
     task: Task,
 ) -> Response {
-    // One moment for all: its place in the windows, its line in the log, and what its latency is counted from.
+    // One clock reading for the windows, the log and the latency.
     let arrived = shared.now();
     let config = &shared.config;
     if config.api_key.as_ref().is_some_and(|key| dialect.key(&headers) != Some(key.expose())) {

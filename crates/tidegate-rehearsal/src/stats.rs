@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::fault::Fault;
 
-/// Everything a server has counted. As JSON at `/rehearsal/stats`; see [`Handle::stats`](crate::Handle::stats).
+/// What a server has counted. As JSON at `/rehearsal/stats`; see [`Handle::stats`](crate::Handle::stats).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Milliseconds since the server started.
     pub up_ms: u64,
-    /// Requests that came.
+    /// Requests that arrived.
     pub arrived: u64,
-    /// Requests that were let in; each costs quota, also if it fails afterwards.
+    /// Requests that were admitted; each counts against the limits, also if it fails afterwards.
     pub accepted: u64,
     /// Requests that got an answer a client can use.
     pub answered: u64,
@@ -22,11 +22,11 @@ pub struct Stats {
     pub refused: Refused,
     /// Requests that were wrong: no key, no such model, no sense.
     pub rejected: u64,
-    /// Requests that failed because that was asked for.
+    /// Requests that failed because a fault was injected.
     pub failed: u64,
     /// Accepted requests whose client went away before the answer.
     pub abandoned: u64,
-    /// Accepted requests whose body had been accepted before, word for word: what somebody paid for twice.
+    /// Accepted requests whose body had been accepted before, byte for byte: work that was paid for twice.
     pub repeated: u64,
     /// Accepted requests that are not answered yet.
     pub in_flight: u64,
@@ -44,17 +44,17 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Refused {
-    /// Requests a minute.
+    /// Requests per minute.
     pub rpm: u64,
-    /// Tokens a minute.
+    /// Tokens per minute.
     pub tpm: u64,
-    /// Tokens of prompts a minute.
+    /// Prompt tokens per minute.
     pub itpm: u64,
-    /// Tokens of answers a minute.
+    /// Output tokens per minute.
     pub otpm: u64,
-    /// Requests a day.
+    /// Requests per day.
     pub rpd: u64,
-    /// Requests at once.
+    /// Requests in flight.
     pub concurrency: u64,
 }
 
@@ -140,7 +140,7 @@ pub struct Entry {
     pub at_us: u64,
     /// The model it asked for.
     pub model: String,
-    /// What it cost of the tokens a minute.
+    /// What it counted against the tokens per minute.
     pub tokens: u64,
     /// Accepted requests in flight, this one included.
     pub in_flight: u64,

@@ -41,7 +41,7 @@ pub(crate) fn answer_to(prompt: &str, words: usize) -> String {
     answer
 }
 
-/// At most so many tokens of a text, and whether that was all of it.
+/// Returns at most `tokens_max` tokens of a text, and whether that is all of it.
 pub(crate) fn cut(text: &str, tokens_max: u64) -> (&str, bool) {
     let chars = usize::try_from(tokens_max.saturating_mul(4)).unwrap_or(usize::MAX);
     match text.char_indices().nth(chars) {
@@ -50,7 +50,7 @@ pub(crate) fn cut(text: &str, tokens_max: u64) -> (&str, bool) {
     }
 }
 
-/// FNV-1a: the same on every machine and in every version, and nobody attacks a rehearsal.
+/// FNV-1a: the same on every machine and in every version. Collisions on purpose do not matter in a rehearsal.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

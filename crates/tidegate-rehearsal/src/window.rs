@@ -26,7 +26,7 @@ use crate::text::duration;
 pub enum Window {
     /// Never more in any stretch of time as long as the window.
     Strict,
-    /// A bucket that fills continuously, as large as what comes in during one window.
+    /// A bucket that fills continuously and holds the amount of one window.
     Bucket {
         /// Whether it starts full; otherwise empty.
         full: bool,
@@ -67,7 +67,7 @@ impl FromStr for Window {
 /// Where the day of the best-known daily quota begins.
 pub(crate) const PACIFIC: &str = "America/Los_Angeles";
 
-/// One limit: so much in a window.
+/// One limit: an amount per window.
 ///
 /// Written as text: an amount, or an amount, `/` and the window's length: `100/2s`.
 ///
@@ -86,20 +86,20 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So much in any minute.
+    /// Returns a limit of `amount` in any 60 seconds.
     #[must_use]
     pub fn new(amount: u64) -> Limit {
         Limit { amount, length: Duration::from_secs(60), window: Window::Strict }
     }
 
-    /// In a window of this length, so that a test need not last for minutes.
+    /// Sets the window's length. Short windows keep tests short.
     #[must_use]
     pub fn per(mut self, length: Duration) -> Limit {
         self.length = length.max(Duration::from_nanos(1));
         self
     }
 
-    /// Counted that way.
+    /// Sets how the limit counts over time.
     #[must_use]
     pub fn window(mut self, window: Window) -> Limit {
         self.window = window;
@@ -196,7 +196,7 @@ impl Track {
 }
 
 impl Meter {
-    /// A meter that has counted nothing; `None` for a time zone that nobody knows.
+    /// Returns an empty meter; `None` if the time zone is unknown.
     pub(crate) fn new(limit: Limit) -> Option<Meter> {
         let model = match &limit.window {
             Window::Strict => Model::Strict(Track::new()),
@@ -227,7 +227,7 @@ impl Meter {
             }
             Model::Period { zone, index, used } => {
                 let current = period(zone.as_ref(), length, now.wall);
-                // A clock that was set back gives nothing back.
+                // A clock that was set back does not free anything.
                 if current > *index {
                     (*index, *used) = (current, 0);
                 }
@@ -235,7 +235,7 @@ impl Meter {
         }
     }
 
-    /// What is in use. [`advance`](Self::advance) comes first, as for all that follows.
+    /// Returns what is in use. Call [`advance`](Self::advance) first, as for all methods below.
     pub(crate) fn used(&self) -> u64 {
         match &self.model {
             Model::Strict(track) => track.sum,
@@ -253,12 +253,12 @@ impl Meter {
         }
     }
 
-    /// Somebody came.
+    /// Counts a request that arrived, admitted or not.
     pub(crate) fn offer(&mut self, cost: u64, now: Now) {
         self.offered.add(now.instant, cost);
     }
 
-    /// Somebody came in; he must fit, unless refusals count.
+    /// Books a cost. It must fit, unless refused requests count too.
     pub(crate) fn book(&mut self, cost: u64, now: Now) {
         match &mut self.model {
             Model::Strict(track) => track.add(now.instant, cost),
@@ -269,7 +269,7 @@ impl Meter {
         }
     }
 
-    /// What was booked was served.
+    /// Counts a request that was admitted.
     pub(crate) fn accept(&mut self, cost: u64, now: Now) {
         self.accepted.add(now.instant, cost);
         self.first.get_or_insert(now);
@@ -277,7 +277,7 @@ impl Meter {
         self.total = self.total.saturating_add(cost);
     }
 
-    /// How long until `cost` fits, if nobody else comes; `None` if it never does.
+    /// Returns how long until `cost` fits, if no other request arrives; `None` if it never fits.
     pub(crate) fn fits_in(&self, cost: u64, now: Now) -> Option<Duration> {
         if cost > self.limit.amount {
             return None;
@@ -304,7 +304,7 @@ impl Meter {
         })
     }
 
-    /// How long until everything is back.
+    /// Returns how long until nothing is in use.
     pub(crate) fn full_in(&self, now: Now) -> Duration {
         match &self.model {
             Model::Strict(track) => track
@@ -320,12 +320,12 @@ impl Meter {
         }
     }
 
-    /// The most that was accepted in any window's length.
+    /// The largest amount admitted within any window.
     pub(crate) fn worst_accepted(&self) -> u64 {
         self.accepted.worst
     }
 
-    /// The most that came in any window's length.
+    /// The largest amount that arrived within any window.
     pub(crate) fn worst_offered(&self) -> u64 {
         self.offered.worst
     }
@@ -334,8 +334,8 @@ impl Meter {
         self.total
     }
 
-    /// How fast the client was beside a perfect one, which would have sent as much as ever fits at every instant: its time
-    /// from first to last, divided by the client's. `None` while the limit has not bound anybody.
+    /// Returns the time that a perfect client needs, divided by the time that this client took, from the first request to the
+    /// last. A perfect client sends as much as fits at every instant. `None` while the limit has not blocked a request.
     pub(crate) fn used_share(&self) -> Option<f64> {
         let (first, last) = (self.first?, self.last?);
         let ideal = self.ideal(first);
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(rig.meter.used_share(), Some(0.8));
         let mut idle = Rig::new(10, Window::Strict);
         assert!(idle.take(0, 5));
-        assert_eq!(idle.meter.used_share(), None, "nobody had to wait");
+        assert_eq!(idle.meter.used_share(), None, "no request had to wait");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What requests, answers and refusals look like, one file a provider. Pure: values in, values out.
+//! What requests, answers and refusals look like, one file per provider. Pure: values in, values out.
 
 mod anthropic;
 mod gemini;
@@ -13,10 +13,10 @@ use crate::ledger::{Level, Refusal};
 use crate::text::{TOKENS_PER_PICTURE, tokens_of};
 use crate::window::Now;
 
-/// Of a reply, about.
+/// The usual size of a reply.
 const REPLY_BYTES: usize = 1_024;
 
-/// Whose manners are imitated.
+/// The provider that is imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
@@ -109,7 +109,7 @@ impl Dialect {
         ask.map_err(Wrong::Request)
     }
 
-    /// What a request costs of the tokens a minute.
+    /// How many tokens a request counts against the tokens per minute.
     pub(crate) fn cost(self, ask: &Ask, tokens_out: u64, counting: Counting) -> u64 {
         match (counting, self) {
             (Counting::Input, _) | (Counting::Auto, Dialect::Gemini | Dialect::Anthropic) => ask.tokens_in,
@@ -118,7 +118,7 @@ impl Dialect {
         }
     }
 
-    /// What a request costs of the answers' tokens a minute.
+    /// How many tokens a request counts against the output tokens per minute.
     pub(crate) fn cost_out(ask: &Ask, tokens_out: u64, counting: Counting) -> u64 {
         match counting {
             Counting::Declared => ask.max_tokens.unwrap_or(tokens_out),

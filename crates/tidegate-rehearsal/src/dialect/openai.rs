@@ -173,7 +173,7 @@ pub(super) fn refuse(refusal: &Refusal, model: &str, how: Refusals, levels: &[Le
     reply
 }
 
-/// To the next millisecond, so that who comes then gets in.
+/// Rounds up to whole milliseconds: a request that is sent after this delay is not too early.
 fn round_up(delay: Duration) -> Duration {
     Duration::from_millis(u64::try_from(delay.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX))
 }
@@ -181,7 +181,7 @@ fn round_up(delay: Duration) -> Duration {
 pub(super) fn reject(wrong: &Wrong) -> Reply {
     match wrong {
         Wrong::Key => {
-            let message = "Incorrect API key provided. You can find your API key with whoever started this server.";
+            let message = "Incorrect API key provided. This mock server accepts only the key that it was started with.";
             Reply::new(401, &error(message, "invalid_request_error", Some("invalid_api_key")))
         }
         Wrong::Model(model) => {
