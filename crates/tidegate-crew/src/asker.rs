@@ -22,21 +22,20 @@ use crate::form::{ARGUMENT, PageOutcome, PageResult, PageTask, Server, TASK};
 /// Counts up when the same task would be answered differently.
 const VERSION: &[u8] = b"tidegate/page task/1";
 
-/// For how long a page that was asked for is not stored once more, whatever became of it: one that ends just when another run
-/// asks for it has a result, which is kept for longer. Brokers that remember ids (SQLite) remember a waiting task anyway.
+/// How long a page's unique key blocks a second publish, whatever became of the first. A task that ends just when another
+/// run asks for the page has a result, which is kept for longer. Brokers that remember ids (SQLite) find a waiting task anyway.
 const ASKED_FOR: Duration = Duration::from_secs(3600);
 
-/// Waiting tasks that are looked through for our own when they are taken back.
+/// How many waiting tasks are searched for our own when they are revoked.
 const PEEKED_MAX: usize = 10_000;
 
-/// Between two attempts to reach a broker that is away; for as long as it takes.
+/// Smallest and largest delay between attempts to reach a broker that is down. Attempts go on without end.
 const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Explains pages by publishing them as tasks for workers, and waiting for what they find out.
+/// Explains pages by publishing them as tasks for workers and waiting for the results.
 ///
-/// It is a [`Provider`], so whoever explains files with it keeps answers, shows progress and writes outputs as with any
-/// other, under the same keys: a page that a server was asked about from here is not asked about there, nor the other way
-/// round.
+/// It is a [`Provider`]: a run caches its answers, shows progress and writes outputs as with any other, under the same keys.
+/// So a page that was answered through workers is not sent again by a run without them, nor the other way round.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -91,13 +90,13 @@ struct Inner {
     traffic: Cell<CallerStats>,
 }
 
-/// What became of tasks that were taken back.
+/// The result of [`Crew::withdraw`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Withdrawn {
-    /// No worker had them, and none will run them.
+    /// Tasks that no worker had received; none will run them.
     pub revoked: usize,
-    /// Workers have them, or will: their answers are kept for who asks again.
+    /// Tasks that workers have or will receive. Their answers are kept for the next run.
     pub left: usize,
 }
 
@@ -164,15 +163,15 @@ impl Crew {
         Ok(queues.iter().find(|stats| stats.queue == self.inner.queue).map_or(0, |stats| stats.consumers))
     }
 
-    /// Takes back what no worker has taken, so that nobody pays for it, and publishes nothing any more. Who waits for one of
-    /// these, and who asks from now on, is told [`CallError::Closed`]. One that a worker takes in this very moment is ended
-    /// there.
+    /// Revokes all tasks that no worker has received, so that they are not paid for, and publishes no further ones. Calls that
+    /// wait for a revoked task, and later calls, end with [`CallError::Closed`]. A task that a worker receives at the same
+    /// moment is ended by that worker.
     ///
     /// # Errors
-    /// As the broker's; what was not taken back by then is left.
+    /// Those of the broker; tasks that were not revoked by then are left.
     ///
     /// # Cancel safety
-    /// Dropped, some may have been taken back.
+    /// If the future is dropped, some tasks may have been revoked.
     pub async fn withdraw(&self) -> Result<Withdrawn, BrokerError> {
         let inner = &*self.inner;
         inner.over.set(true);
@@ -233,7 +232,7 @@ struct Out<'a> {
 
 impl<'a> Out<'a> {
     fn new(inner: &'a Inner, id: TaskId) -> Out<'a> {
-        // Two may ask the same.
+        // Two calls may ask the same question.
         let taken_back = Rc::clone(inner.out.borrow_mut().entry(id.clone()).or_default());
         Out { inner, id, taken_back }
     }
@@ -241,7 +240,7 @@ impl<'a> Out<'a> {
 
 impl Drop for Out<'_> {
     fn drop(&mut self) {
-        // The last who asks: the other one is in the map.
+        // Two references: this call's and the map's. So this call was the last one to wait.
         if Rc::strong_count(&self.taken_back) == 2 {
             self.inner.out.borrow_mut().remove(&self.id);
         }
@@ -327,7 +326,7 @@ impl Inner {
         .await
     }
 
-    /// The answer, if there is one in a result that nobody has paid for in this run.
+    /// Returns the answer in a result that was not paid for in this run, if there is one.
     fn answer_in(&self, result: TaskResult) -> Option<Asked> {
         let read = PageResult::read(result.value).ok()?;
         match read.outcome {

@@ -11,11 +11,11 @@ use tidegate_batch::{Answer, CallError, ContextPage, Parameters, Picture, Questi
 /// The task's name.
 pub const TASK: &str = "explain.page";
 
-/// The argument that has all of it.
+/// The argument that holds the page.
 pub(crate) const ARGUMENT: &str = "page";
 
-/// Who is to be asked. A worker asks one server, and refuses tasks for others: a message must not decide whom a key is shown
-/// to.
+/// The server to call. A worker calls one server and refuses tasks for others, because a message must not decide which
+/// server receives the worker's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
     /// The provider's name, such as `openai`.
@@ -172,7 +172,7 @@ impl Refusal {
         Refusal { code: error.code().into(), message, status }
     }
 
-    /// The error that `worker` met after so many attempts.
+    /// Returns the error that `worker` met after `attempts` attempts.
     pub(crate) fn into_error(self, worker: &str, attempts: u32) -> CallError {
         let Refusal { code, message, status } = self;
         let reason = message;

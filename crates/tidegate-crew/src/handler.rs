@@ -138,8 +138,8 @@ impl Inner {
         };
         let (attempts, outcome) = match asked {
             Ok(Asked { answer, attempts, .. }) => (attempts, PageOutcome::Answer(answer)),
-            // Its gate was closed: somebody else's will do.
-            Err(CallError::Closed) => return Err(HandlerError::retry("this worker lets nobody in any more")),
+            // This worker's gate is closed; another worker can run the task.
+            Err(CallError::Closed) => return Err(HandlerError::retry("this worker is stopping")),
             Err(error) => (attempts_of(&error), PageOutcome::Error(Refusal::of(&error))),
         };
         let result = PageResult { worker: self.worker.clone(), attempts, outcome };

@@ -1,4 +1,4 @@
-//! Where a Redis is and who asks: `redis://user:password@host:6379/0`, `rediss://…`, `unix:///path?db=0`.
+//! The address and the user of a Redis: `redis://user:password@host:6379/0`, `rediss://…`, `unix:///path?db=0`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use percent_encoding::percent_decode_str;
 use tidegate_secret::Secret;
 
-/// How it is reached.
+/// The transport, with its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp { host: String, port: u16, tls: bool },
@@ -84,7 +84,7 @@ impl FromStr for Address {
             Some((scheme, _)) => {
                 return refuse(format!("a Redis' address starts with redis://, rediss:// or unix://, not {scheme}://"));
             }
-            // Whatever it is, it may hold a password.
+            // Not repeated in the message, because it may hold a password.
             None => return refuse("a Redis' address looks like redis://user:password@host:6379/0"),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

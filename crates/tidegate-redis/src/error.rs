@@ -1,4 +1,4 @@
-//! What goes wrong between us and a Redis; named by what to do next.
+//! Errors of the client, named by the caller's next move.
 
 use std::fmt;
 
@@ -6,46 +6,46 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody answered: it is tried again.
+    /// No answer from the address. The client tries again.
     Unreachable {
-        /// Where.
+        /// The address.
         address: String,
-        /// What the system said.
+        /// The reason, from the operating system.
         reason: String,
     },
-    /// It answers, but is not ready: loading its data, or full of clients. It is tried again.
+    /// Redis answers but is not ready: it loads its data, or has too many clients. The client tries again.
     NotReady {
-        /// Where.
+        /// The address.
         address: String,
-        /// In Redis' words.
+        /// The message of Redis.
         reason: String,
     },
-    /// Redis does not let us in.
+    /// Redis refused the login.
     Login {
-        /// Where.
+        /// The address.
         address: String,
-        /// Who we said we were.
+        /// The user name.
         user: String,
-        /// In Redis' words.
+        /// The message of Redis.
         reason: String,
     },
-    /// There is no such database, or it is not for us.
+    /// The database does not exist, or the user has no access to it.
     Database {
-        /// Where.
+        /// The address.
         address: String,
-        /// In Redis' words.
+        /// The message of Redis.
         reason: String,
     },
-    /// Older than Redis 6, or no Redis.
+    /// The server is older than Redis 6, or is not a Redis.
     NoRedis {
-        /// Where.
+        /// The address.
         address: String,
-        /// What it said.
+        /// What it answered.
         reason: String,
     },
-    /// Its certificate, or the authorities to check it with.
+    /// The certificate, or the authorities that should confirm it, cannot be used.
     Tls {
-        /// Where.
+        /// The address.
         address: String,
         /// What is wrong.
         reason: String,
@@ -53,7 +53,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether trying again may help without anybody doing something.
+    /// Returns `true` if trying again may help without a change of configuration.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self, ConnectError::Unreachable { .. } | ConnectError::NotReady { .. })
@@ -91,16 +91,16 @@ impl std::error::Error for ConnectError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallError {
-    /// It was sent, and the connection broke before the answer: it may or may not have taken effect.
+    /// The command was sent, and the connection broke before the answer. It may or may not have taken effect.
     Unanswered {
-        /// Where.
+        /// The address.
         address: String,
         /// How the connection broke.
         reason: String,
     },
-    /// Redis refused it: nothing happened.
+    /// Redis refused the command; it had no effect.
     Refused(Refusal),
-    /// There is no connection, and without somebody doing something there will be none.
+    /// There is no connection, and there will be none without a change of configuration.
     Unusable(ConnectError),
     /// The client was closed.
     Closed,
@@ -112,7 +112,7 @@ impl fmt::Display for CallError {
             CallError::Unanswered { address, reason } => {
                 write!(
                     f,
-                    "the connection to {address} broke before the answer, so it is not known what happened: {reason}"
+                    "the connection to {address} broke before the answer, so it may or may not have taken effect: {reason}"
                 )
             }
             CallError::Refused(refusal) => refusal.fmt(f),
@@ -124,32 +124,32 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// A refusal of Redis'.
+/// An error reply of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Where.
+    /// The address.
     pub address: String,
-    /// What kind.
+    /// Its kind.
     pub kind: RefusalKind,
-    /// In Redis' words.
+    /// The message of Redis.
     pub reason: String,
 }
 
-/// What a refusal asks for.
+/// The kind of a refusal, by what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// It loads its data, a script runs for too long, its master is away: try again later.
+    /// Redis loads its data, a script runs for too long, or the master is away: try again later.
     NotReady,
-    /// It is out of memory: raise `maxmemory`, or delete something.
+    /// Redis is out of memory: raise `maxmemory`, or delete data.
     OutOfMemory,
-    /// It is a replica: the address should be the master's.
+    /// The server is a replica: use the address of the master.
     ReadOnly,
-    /// It is a node of a cluster, and the key is on another one.
+    /// The server is a node of a cluster, and the key is on another node.
     Moved,
-    /// The user may not do that.
+    /// The user has no permission for the command.
     Forbidden,
-    /// It does not know the script; it is sent again by itself.
+    /// Redis does not have the script; the client sends it again.
     NoScript,
     /// The command is wrong.
     Wrong,
@@ -164,7 +164,7 @@ impl Refusal {
             "MOVED" | "ASK" | "CROSSSLOT" => RefusalKind::Moved,
             "NOPERM" | "NOAUTH" => RefusalKind::Forbidden,
             "NOSCRIPT" => RefusalKind::NoScript,
-            // A script's own calls are refused inside of another refusal.
+            // An error of a call within a script is wrapped in another error.
             _ if reason.contains("OOM command not allowed") => RefusalKind::OutOfMemory,
             _ => RefusalKind::Wrong,
         };

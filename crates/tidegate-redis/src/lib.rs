@@ -1,42 +1,41 @@
 //! Redis on tidegate's loop: one pipelined connection, and the gate that machines share through it.
 //!
-//! [`Client`] is the connection: everybody's commands are drained from one queue, written together, and answered in order
-//! through futures. [`SharedGate`] holds limits in common: requests, tokens, days and slots of all machines that make a
-//! gate of the same name.
+//! [`Client`] is the connection: the commands of all callers are drained from one queue, written together, and answered in
+//! order through futures. [`SharedGate`] has shared limits: the requests, tokens, daily counts and slots of all machines
+//! that use a gate of the same name.
 //!
-//! Called by workers and batches that run on more than one machine. It leaves out everything of Redis that these do not
-//! need: clusters, sentinels, transactions, typed commands.
+//! Used by workers and batches that run on more than one machine. What they do not need is not here: clusters, sentinels,
+//! transactions, typed commands.
 //!
 //! # What the shared gate promises
-//! - **One decision.** A script decides over all limits at once, at Redis' own time: no machine's clock matters. All
-//!   limits grant, or none has counted anything.
-//! - **Never over.** A strict limit lets no more than its amount through in *any* window, on all machines together. It is
-//!   counted in 1,024 buckets, each until its end has left the window: bounded memory (about 100 KiB in Redis a limit), at
-//!   most a thousandth below the limit.
-//! - **Asked twice, answered once.** A call whose connection broke is made again under its number; Redis answers what it
-//!   answered.
-//! - **A dead machine holds nothing.** Slots are leased: without a sign of life they are free after the
-//!   [lease](SharedBuilder::lease). What it booked of a rate stays booked.
-//! - **First come, first served** on a machine; machines take turns, by tickets. One whose turn it is and who does not come
-//!   holds up the others for 50 ms.
-//! - **Nothing polls.** One call at a time, with all there is to tell and to ask. Between calls a machine sleeps until the
-//!   instant that Redis told; when another one makes room, Redis tells the next in line (a push on the same connection).
-//!   While it holds or waits, it gives a sign of life every third of a lease.
-//! - **Nothing is granted in advance.** There are no blocks of permits for a machine to spend on its own: they could not be
-//!   taken back from one that dies, and strict windows would count them when they are handed out.
+//! - **One decision.** A script decides over all limits at once, by the clock of Redis; the clocks of the machines do not
+//!   matter. Either all limits admit an entry, or none has counted it.
+//! - **Never over.** A strict limit admits no more than its amount in *any* window, on all machines together. It is counted
+//!   in 1,024 buckets, each until its end has left the window. So its memory is bounded (about 100 KiB in Redis per limit),
+//!   and at most a thousandth of the limit is lost.
+//! - **A repeated call counts once.** A call whose connection broke is sent again with the same number, and Redis returns
+//!   the answer that it stored for it.
+//! - **A dead machine holds no slot.** Slots are leased: without a renewal they are free after the
+//!   [lease](SharedBuilder::lease). What the machine booked of a rate stays booked.
+//! - **First come, first served** on a machine; machines take turns, by tickets. A machine that does not use its turn delays
+//!   the others by 50 ms.
+//! - **Nothing polls.** One call at a time carries all reports and requests. Between calls a machine sleeps until the instant
+//!   that Redis returned. When another machine makes room, Redis notifies the next in line (a push on the same connection).
+//!   While a machine holds slots or waits, it renews its lease every third of it.
+//! - **Nothing is granted in advance.** A machine gets no permits to spend later: they could not be taken back from a machine
+//!   that dies, and strict windows would count them when they are granted.
 //!
 //! # When Redis is lost
-//! [`OnLoss`] says what happens until it is back; then everything goes on by itself. A Redis that comes back without its
-//! memory, or with an older one, is noticed by any machine that had been there before: everything is then taken for used
-//! for one window, and no slot is free for one lease. Only if a *new* machine comes first, between the restart and the
-//! first sign of life of an old one, could it be let in too early; a Redis with `appendonly yes` and `maxmemory-policy
-//! noeviction` leaves no such gap.
+//! [`OnLoss`] says what happens until Redis is back; then everything goes on by itself. A Redis that restarts without its
+//! data, or with older data, is noticed by every machine that used it before: all limits then count as used up for one
+//! window, and no slot is free for one lease. Only a *new* machine that calls between the restart and the first call of an
+//! old one could be admitted too early. With `appendonly yes` and `maxmemory-policy noeviction` this cannot happen.
 //!
 //! # Reading order
-//! `wire.rs`, `scan.rs` (bounds of replies) and `pipeline.rs` are the protocol, without I/O; `client/` the connection around it. `shared/decide.lua` is the
-//! decision; `shared/spec.rs` its limits, `shared/core.rs` what one machine knows (no I/O either), `shared/driver.rs` who
-//! calls when, `shared/lease.rs` what callers hold, `shared/local.rs` the local share, `shared/agree.rs`
-//! whether all mean the same, `shared/common.rs` the gate behind a local one.
+//! `wire.rs`, `scan.rs` (bounds of replies) and `pipeline.rs` are the protocol, without I/O; `client/` is the connection.
+//! `shared/decide.lua` is the decision, `shared/spec.rs` the limits, `shared/core.rs` the state of one machine (without I/O),
+//! `shared/driver.rs` the calls, `shared/lease.rs` what callers hold, `shared/local.rs` the local share, `shared/agree.rs` the
+//! check that all machines state the same limits, `shared/common.rs` the shared gate behind a local one.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One who asks and one who answers, in one process: what is paid for, what comes back, what is taken back.
+//! An asker and a worker in one process: what is paid for, what is returned, what is revoked.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn a_page_is_paid_for_once_whoever_asks_again() {
         assert!(asked.answer.usage.total() > 0 && asked.attempts == 1);
         let traffic = first.traffic();
         assert_eq!((traffic.sent, traffic.answered, traffic.usage), (1, 1, asked.answer.usage));
-        // Another run, which was killed before it had heard the answer.
+        // A second run, as after a run that was killed before it received the answer.
         let second = crew(&broker, &server, &gate);
         assert_eq!(second.ask(&gate.unscoped().into(), &question(1)).await.unwrap(), asked);
         assert_eq!((server.stats().answered, second.traffic().sent), (1, 0));

@@ -1,4 +1,4 @@
-//! A place for an answer: one who waits, one who will bring it.
+//! The answer to one command: [`Answer`] waits for it, [`Asker`] delivers it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,30 +11,30 @@ use crate::wire::Value;
 
 pub(crate) type Outcome = Result<Value, CallError>;
 
-enum State {
+enum AnswerState {
     Pending(Option<Waker>),
     Done(Outcome),
-    /// Fetched, or nobody waits any more.
+    /// The answer was taken, or the `Answer` was dropped.
     Over,
 }
 
-/// Who will bring it. Dropped without having done so, it tells that the client is closed.
-pub(crate) struct Asker(Rc<RefCell<State>>);
+/// Delivers the answer. If it is dropped first, the answer is [`CallError::Closed`].
+pub(crate) struct Asker(Rc<RefCell<AnswerState>>);
 
-/// Who waits.
-pub(crate) struct Answer(Rc<RefCell<State>>);
+/// The future of the answer.
+pub(crate) struct Answer(Rc<RefCell<AnswerState>>);
 
 pub(crate) fn place() -> (Asker, Answer) {
-    let state = Rc::new(RefCell::new(State::Pending(None)));
+    let state = Rc::new(RefCell::new(AnswerState::Pending(None)));
     (Asker(state.clone()), Answer(state))
 }
 
 impl Asker {
     pub(crate) fn bring(&self, outcome: Outcome) {
         let mut state = self.0.borrow_mut();
-        if let State::Pending(waker) = &mut *state {
+        if let AnswerState::Pending(waker) = &mut *state {
             let waker = waker.take();
-            *state = State::Done(outcome);
+            *state = AnswerState::Done(outcome);
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -54,21 +54,21 @@ impl Future for Answer {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let mut state = self.0.borrow_mut();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Done(outcome) => Poll::Ready(outcome),
-            State::Pending(known) => {
+        match std::mem::replace(&mut *state, AnswerState::Over) {
+            AnswerState::Done(outcome) => Poll::Ready(outcome),
+            AnswerState::Pending(known) => {
                 let same = known.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-                *state = State::Pending(if same { known } else { Some(cx.waker().clone()) });
+                *state = AnswerState::Pending(if same { known } else { Some(cx.waker().clone()) });
                 Poll::Pending
             }
-            State::Over => panic!("polled after it was ready"),
+            AnswerState::Over => panic!("polled after it was ready"),
         }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let before = std::mem::replace(&mut *self.0.borrow_mut(), State::Over);
+        let before = std::mem::replace(&mut *self.0.borrow_mut(), AnswerState::Over);
         drop(before);
     }
 }

@@ -1,5 +1,5 @@
-//! The task of a client: it connects, writes everybody's commands together, reads, hands out answers in their order, and
-//! connects again.
+//! The task of a client: it connects, writes the queued commands of all callers together, reads, delivers answers in order,
+//! and reconnects.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,10 +18,10 @@ use crate::pipeline::{Event, Garbled, Pipeline};
 use crate::scan::ReplyError;
 use crate::wire::{Command, Value};
 
-/// Some thousand short answers at a time.
+/// Room for some thousand short answers per read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Reads in one poll. A server that sends without end must not keep the loop from its other tasks and from the time-out.
+/// Reads in one poll. Bounded, so that a server that sends without end blocks neither the loop's other tasks nor the time-out.
 const READS_MAX: usize = 16;
 
 pub(super) async fn drive(shared: Rc<Shared>) {
@@ -41,7 +41,7 @@ pub(super) async fn drive(shared: Rc<Shared>) {
                     return;
                 }
                 tracing::warn!(redis = shared.name, reason, "the connection broke; connecting again");
-                // One that is cut as soon as it is made does not count as a success.
+                // A connection that breaks within a second does not reset the back-off.
                 if shared.now().saturating_duration_since(since) > Duration::from_secs(1) {
                     retry = 0;
                 }
@@ -58,7 +58,7 @@ pub(super) async fn drive(shared: Rc<Shared>) {
     }
 }
 
-/// Connects and says who we are.
+/// Connects and logs in.
 async fn open(shared: &Shared) -> Result<Link, ConnectError> {
     let address = &shared.address;
     let mut link = Link::open(address).await?;
@@ -75,7 +75,7 @@ async fn open(shared: &Shared) -> Result<Link, ConnectError> {
     if address.database != 0 {
         pipeline.submit(&Command::new("SELECT").arg_int(address.database.into()), Step::Select, &mut out);
     }
-    // While it loads its data it says hello, but does nothing.
+    // A Redis that is loading its data answers HELLO and refuses PING.
     pipeline.submit(&Command::new("PING"), Step::Ping, &mut out);
     let broken = |reason: String| ConnectError::Unreachable { address: shared.name.clone(), reason };
     link.write_all(&out).await.map_err(|error| broken(error.to_string()))?;
@@ -132,7 +132,7 @@ fn garbled_reason(garbled: Garbled) -> String {
             format!("a reply is refused: {error}")
         }
         Garbled::Reply(error) => format!("what it says is not RESP ({error})"),
-        Garbled::Unasked => "it answered what nobody asked".to_owned(),
+        Garbled::Unasked => "it sent an answer without a command".to_owned(),
     }
 }
 
@@ -147,12 +147,12 @@ struct Driver<'a> {
     shared: &'a Rc<Shared>,
     link: Link,
     pipeline: Pipeline<Sent>,
-    /// Being written, from `sent` on.
+    /// Bytes to write; those before `sent` are written.
     out: Vec<u8>,
     sent: usize,
     flushed: bool,
     buffer: Box<[u8]>,
-    /// Armed for this instant; it may be early, then it is looked at again.
+    /// The timer of the oldest answer. It may fire early, because answers arrive; then it is armed again.
     alarm: Option<(Instant, Sleep)>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Driver<'a> {
         Driver { shared, link, pipeline, out, sent: 0, flushed: false, buffer, alarm: None }
     }
 
-    /// Until it breaks: how.
+    /// Runs until the connection breaks; returns the reason.
     async fn run(mut self) -> String {
         let shared = self.shared;
         let mut taking = pin!(shared.queue.recv_all());
@@ -180,9 +180,9 @@ impl<'a> Driver<'a> {
                 match self.poll_send(cx) {
                     Poll::Ready(Err(error)) => return Poll::Ready(error.to_string()),
                     Poll::Ready(Ok(())) if !ended => match taking.as_mut().poll(cx) {
-                        Poll::Ready(Ok(everybodys)) => {
+                        Poll::Ready(Ok(submissions)) => {
                             taking.set(shared.queue.recv_all());
-                            self.submit(everybodys);
+                            self.submit(submissions);
                             continue;
                         }
                         Poll::Ready(Err(_)) => ended = true,
@@ -234,10 +234,10 @@ impl<'a> Driver<'a> {
         reason
     }
 
-    fn submit(&mut self, everybodys: impl IntoIterator<Item = super::Submission>) {
+    fn submit(&mut self, submissions: impl IntoIterator<Item = super::Submission>) {
         let mut answers = 0;
         let at = self.shared.now();
-        for super::Submission { command, asker } in everybodys {
+        for super::Submission { command, asker } in submissions {
             match asker {
                 Some(asker) => {
                     self.pipeline.submit(&command, Sent { asker, at }, &mut self.out);
@@ -255,7 +255,7 @@ impl<'a> Driver<'a> {
         });
     }
 
-    /// Ready when all there was is with the kernel.
+    /// Ready when all bytes have been handed to the kernel.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.out.len() {
             match self.link.poll_write(cx, &self.out[self.sent..]) {

@@ -1,4 +1,4 @@
-//! One connection to Redis that everybody shares: commands are drained from one queue, written together, and answered in
+//! One connection to Redis, shared by all callers: commands are drained from one queue, written together, and answered in
 //! order through futures.
 
 mod answer;
@@ -26,16 +26,16 @@ use crate::wire::{Command, Value};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// What `CLIENT LIST` shows; letters without spaces. Empty: none.
+    /// The name in `CLIENT LIST`, without spaces. Empty: none.
     pub name: String,
-    /// From the look-up of the name to a Redis that is ready.
+    /// Time from the look-up of the name to a Redis that is ready.
     pub connect_timeout: Duration,
-    /// From sending a command to its whole answer. A connection on which an answer takes longer is broken, whatever arrives on
-    /// it meanwhile.
+    /// Time from sending a command to its complete answer. A connection with a later answer is closed, even if other bytes arrive
+    /// meanwhile.
     pub response_timeout: Duration,
-    /// Size of one reply in bytes. A connection on which a larger one begins is broken before it is kept: 4 MiB.
+    /// Largest reply in bytes. When a larger one begins, the connection is closed before the reply is buffered. Default: 4 MiB.
     pub reply_bytes_max: usize,
-    /// Between attempts to connect, for as long as it takes.
+    /// Delays between attempts to connect. Attempts go on without end.
     pub backoff: Backoff,
 }
 
@@ -53,8 +53,8 @@ impl Default for ClientOptions {
 
 /// A connection to Redis; clones share it. It belongs to its loop.
 ///
-/// A command waits for the connection, if there is none, and is then sent together with everybody else's. When the
-/// connection breaks, those that were sent end as [`CallError::Unanswered`]; it is made again by itself.
+/// A command waits until there is a connection, and is sent together with the commands of other callers. When the
+/// connection breaks, commands that were sent end with [`CallError::Unanswered`], and the client reconnects.
 ///
 /// ```no_run
 /// use tidegate_redis::{Client, ClientOptions, Command};
@@ -71,7 +71,7 @@ pub struct Client {
     inner: Rc<Inner>,
 }
 
-/// Dropped with the last clone: then nobody is left to ask.
+/// Dropped with the last clone; then the connection is closed.
 struct Inner {
     shared: Rc<Shared>,
     driver: RefCell<Option<JoinHandle<()>>>,
@@ -79,7 +79,7 @@ struct Inner {
 
 pub(crate) struct Submission {
     command: Command,
-    /// `None`: it is not answered in order, as `SUBSCRIBE`.
+    /// `None` for commands without an answer in order, such as `SUBSCRIBE`.
     asker: Option<Asker>,
 }
 
@@ -92,9 +92,9 @@ pub(crate) struct Shared {
     options: ClientOptions,
     queue: Queue<Submission>,
     health: RefCell<Health>,
-    /// Raised with every change of health.
+    /// Counts the changes of `health`.
     changes: Cell<u64>,
-    /// Those who wait for a change of health.
+    /// Wakers of tasks that wait for a change of `health`.
     watching: RefCell<Vec<Waker>>,
     channels: RefCell<HashMap<Vec<u8>, Listener>>,
     stats: Cell<ClientStats>,
@@ -105,7 +105,7 @@ pub(crate) enum Health {
     /// The first attempt has not ended.
     Opening,
     Up,
-    /// Being tried again.
+    /// The last attempt failed; the next one follows.
     Down(ConnectError),
 }
 
@@ -115,25 +115,24 @@ pub(crate) enum Health {
 pub struct ClientStats {
     /// Commands sent.
     pub commands: u64,
-    /// How often the queue was drained for them: commands per batch is what pipelining saves.
+    /// How often the queue was drained for them. Commands per batch shows what pipelining saves.
     pub batches: u64,
-    /// Answers and refusals that came.
+    /// Answers and refusals received.
     pub answered: u64,
-    /// Commands whose connection broke first.
+    /// Commands whose connection broke before the answer.
     pub unanswered: u64,
     /// Sent and not answered.
     pub in_flight: usize,
     /// Not sent yet.
     pub queued: usize,
-    /// Connections made.
+    /// Connections opened.
     pub connects: u64,
-    /// Whether there is one now.
+    /// Whether the client is connected.
     pub connected: bool,
 }
 
 impl Client {
-    /// A client that connects in the background, and again whenever the connection breaks, until its last clone is
-    /// dropped.
+    /// Returns a client that connects in the background, and reconnects until its last clone is dropped.
     ///
     /// # Panics
     /// Outside of a loop.
@@ -157,8 +156,8 @@ impl Client {
     /// Waits until there is a connection.
     ///
     /// # Errors
-    /// [`ConnectError`] if the attempt failed for a reason that waiting does not mend, such as a wrong password. (It is
-    /// tried again all the same: somebody may mend it.)
+    /// [`ConnectError`] if the attempt failed for a reason that waiting does not cure, such as a wrong password. The client still
+    /// tries again, because the server's configuration may be corrected.
     ///
     /// # Cancel safety
     /// Safe.
@@ -174,11 +173,11 @@ impl Client {
         }
     }
 
-    /// Waits until there is a connection, or an attempt to make one has failed for whatever reason: for those who would rather
-    /// say so than wait. (It is tried again all the same.)
+    /// Waits until there is a connection, or the first attempt has failed for any reason. For callers that report a failure
+    /// instead of waiting. The client still tries again.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no connection.
     ///
     /// # Cancel safety
     /// Safe.
@@ -194,18 +193,18 @@ impl Client {
         }
     }
 
-    /// Sends a command together with everybody else's and waits for its answer.
+    /// Sends a command together with those of other callers and waits for its answer.
     ///
     /// # Errors
-    /// See [`CallError`]. While Redis is not reachable it waits; put a time-out around it where that is not wanted.
+    /// See [`CallError`]. While Redis cannot be reached the call waits; put a time-out around it to bound that.
     ///
     /// # Cancel safety
-    /// Dropped before it was sent, it may still be sent; its answer is dropped.
+    /// If the future is dropped before the command was sent, it may still be sent; its answer is discarded.
     pub async fn call(&self, command: Command) -> Result<Value, CallError> {
         self.submit(command)?.await
     }
 
-    /// As [`call`](Self::call) for several, which follow each other on the wire; the answers, in their order.
+    /// Sends several commands in a row, as [`call`](Self::call) does, and returns their answers in order.
     ///
     /// # Cancel safety
     /// As of `call`, for each of them.
@@ -247,11 +246,11 @@ impl Client {
         }
     }
 
-    /// Has `listener` told what is published on a channel, on every connection from now on.
+    /// Calls `listener` with each message of a channel, on this connection and all later ones.
     pub(crate) fn subscribe(&self, channel: &str, listener: impl Fn(&[u8]) + 'static) {
         let shared = self.shared();
         shared.channels.borrow_mut().insert(channel.into(), Rc::new(listener));
-        // A connection that is made later subscribes to all channels itself; twice does no harm.
+        // A later connection subscribes to all channels when it opens; subscribing twice does no harm.
         if matches!(&*shared.health.borrow(), Health::Up) {
             let command = Command::new("SUBSCRIBE").arg(channel);
             let _ = shared.queue.try_push(Submission { command, asker: None });
@@ -282,11 +281,11 @@ impl Client {
         &self.shared().name
     }
 
-    /// Takes no more commands, waits for the answers that are owed, and closes the connection. Without one, those that
-    /// wait end as [`CallError::Closed`].
+    /// Accepts no further commands, waits for the answers of those in flight, and closes the connection. Without a connection,
+    /// waiting commands end with [`CallError::Closed`].
     ///
     /// # Cancel safety
-    /// Dropped, it is closed all the same.
+    /// If the future is dropped, the connection is closed all the same.
     pub async fn close(&self) {
         self.shared().queue.close();
         let driver = self.inner.driver.borrow_mut().take();
@@ -305,7 +304,7 @@ impl Client {
         matches!(&*self.shared().health.borrow(), Health::Up)
     }
 
-    /// Why there is no connection, as the last attempt to make one knows.
+    /// Returns why the last attempt to connect failed, if there is no connection.
     #[must_use]
     pub fn fault(&self) -> Option<ConnectError> {
         match &*self.shared().health.borrow() {
@@ -318,7 +317,7 @@ impl Client {
         self.shared().changes.get()
     }
 
-    /// Until the connection is made, lost, or an attempt has failed after `seen`.
+    /// Waits until `health` has changed after `seen`: connected, disconnected, or an attempt failed.
     pub(crate) async fn changed(&self, seen: u64) {
         let shared = self.shared();
         poll_fn(|cx| {
@@ -362,7 +361,7 @@ impl Shared {
     }
 
     fn set_health(&self, health: Health) {
-        // Who waits for a connection that will not come is told why.
+        // Commands that wait for a connection which will not be made end with the reason.
         if let Health::Down(error) = &health
             && !error.is_temporary()
         {
@@ -392,14 +391,14 @@ impl Shared {
     }
 }
 
-/// A script, by its text and the digest Redis knows it by.
+/// A Lua script: its text and its digest in Redis.
 pub(crate) struct Script {
     text: &'static str,
     digest: String,
 }
 
 impl Script {
-    /// The digest is Redis' own: it is asked for once, by loading the script.
+    /// Loads the script into Redis, which returns its digest.
     pub(crate) async fn load(client: &Client, text: &'static str) -> Result<Script, CallError> {
         let answer = client.call(Command::new("SCRIPT").arg("LOAD").arg(text)).await?;
         let digest = String::from_utf8_lossy(answer.as_bytes().unwrap_or_default()).into_owned();

@@ -1,4 +1,4 @@
-//! Before anybody is let in: whether there is a Redis, whether it lets us, and whether the others mean the same limits.
+//! Checks before the first admission: Redis can be reached and used, and all machines state the same limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use crate::wire::{Command, Value};
 
 const TEXT: &str = include_str!("agree.lua");
 
-/// As long as the state itself is kept when nobody uses it.
+/// How long the stated limits are kept; as long as the gate's unused state.
 const KEPT: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// Others may be between two calls; after this, or a window if that is longer, there are none.
+/// Other machines may be between two calls. Without a call for this long (or for the longest window), none is left.
 const OTHERS_COUNT: Duration = Duration::from_secs(60);
 
 /// Why a shared gate cannot be used as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgreeError {
-    /// There is no connection, and the time for one is over; or there never will be one.
+    /// There was no connection in time, or there will be none without a change of configuration.
     Connect(ConnectError),
     /// Redis did not answer in time, or refused.
     Call(CallError),
-    /// It answers connections, but not this.
+    /// Redis accepts connections and does not answer this call.
     Silent {
-        /// Where.
+        /// The address.
         address: String,
-        /// For how long.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// Machines that use a gate of this name now mean other limits.
+    /// Other machines use a gate of this name with other limits.
     OtherLimits {
         /// The gate's name.
         gate: Arc<str>,
-        /// What they mean.
+        /// The limits of the other machines.
         there: String,
-        /// What is meant here.
+        /// The limits stated here.
         here: String,
     },
 }
@@ -53,8 +53,8 @@ impl fmt::Display for AgreeError {
             AgreeError::Silent { address, waited } => write!(f, "{address} has not answered for {waited:?}"),
             AgreeError::OtherLimits { gate, there, here } => write!(
                 f,
-                "others share limits under the name {gate:?} that are not these. There: {there}. Here: {here}. State the same \
-                 limits, choose another name, or wait until the others have been gone for a minute"
+                "other machines share limits named {gate:?} that differ. There: {there}. Here: {here}. State the same limits, \
+                 choose another name, or wait until those machines have been stopped for a minute"
             ),
         }
     }
@@ -63,15 +63,15 @@ impl fmt::Display for AgreeError {
 impl std::error::Error for AgreeError {}
 
 impl SharedGate {
-    /// Makes sure that Redis can be used and that all machines mean the same limits under this name: the first states them,
-    /// and they hold until nobody has used them for a minute (or for the longest window, but for days). Waits for a
+    /// Checks that Redis can be used and that all machines state the same limits under this name. The first machine states
+    /// them; they hold until no machine has used them for a minute (or for the longest window, days excepted). Waits for a
     /// connection for `patience` at most.
     ///
     /// # Errors
     /// [`AgreeError`], with the way out.
     ///
     /// # Cancel safety
-    /// Safe: it can be done again.
+    /// Safe: it can be called again.
     pub async fn agree(&self, patience: Duration) -> Result<(), AgreeError> {
         let shared = &self.handle.shared;
         let (here, others_count) = {

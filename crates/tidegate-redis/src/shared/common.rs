@@ -1,4 +1,4 @@
-//! A shared gate as the limits behind a local one.
+//! A shared gate used as the limits behind a local gate.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Common for SharedGate {
 
     fn complete(&self, stats: &mut Snapshot) {
         let ours = self.stats();
-        // Who waits here has passed the gate in front, but is not under way.
+        // Entries that wait here have passed the local gate and are not in flight yet.
         stats.current = stats.current.saturating_sub(ours.waiting as u64);
         if ours.granted > 0 {
             stats.peak = ours.peak;

@@ -1,5 +1,4 @@
-//! What one machine knows of a shared gate: who waits here, what is held, what has to be told. No I/O; time is an
-//! argument.
+//! The state of a shared gate on one machine: entries in line, leases held, changes to report. No I/O; time is an argument.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -13,19 +12,19 @@ use super::spec::{Heard, Kind, Pause, Spec, state_key};
 use super::stats::{SharedLimitStats, SharedStats};
 use crate::wire::Command;
 
-/// Asked for in one call; the rest comes with the next.
+/// Entries requested in one call; the rest follows in the next.
 const ASKED_MAX: usize = 4096;
-/// Runs of equal costs in one call: they are what it takes Redis' time for.
+/// Runs of equal costs in one call. The script's time grows with the runs.
 const RUNS_MAX: usize = 128;
 
-/// Where bookings are counted, a number for each limit: empty until Redis has told. Shared by all of one call.
+/// The buckets in which the bookings of one call are counted, one number per limit. Empty until Redis has answered.
 pub(crate) type Stamps = Rc<OnceCell<Box<[u64]>>>;
 
-/// Where an entry's bookings are counted.
+/// The bookings of one entry.
 pub(crate) struct Booked {
-    /// Of what it booked when it was let in.
+    /// The buckets of what it booked when it was admitted.
     stamps: Stamps,
-    /// What it turned out to cost beyond that, in the order it was booked: limit, where, amount.
+    /// Cost booked later, beyond the estimate, oldest first: limit, buckets, amount.
     later: Vec<(usize, Stamps, u64)>,
 }
 
@@ -34,7 +33,7 @@ impl Booked {
         Booked { stamps: Rc::clone(stamps), later: Vec::new() }
     }
 
-    /// Takes an amount back from where it is, the last booked first.
+    /// Returns an amount to the buckets that count it, the last booked first.
     fn take_back(&mut self, limit: usize, mut amount: u64, mut returned: impl FnMut(Stamps, u64)) {
         while amount > 0
             && let Some(last) = self.later.iter().rposition(|later| later.0 == limit)
@@ -54,7 +53,7 @@ impl Booked {
     }
 }
 
-/// What somebody who was let in has.
+/// What an admitted entry holds.
 pub(crate) enum Grant {
     Shared { booked: Booked, asked_at: Instant },
     Local(Lease),
@@ -64,7 +63,7 @@ pub(crate) enum Fate {
     Waiting(Waker),
     Granted(Grant),
     Refused(EnterError),
-    /// Told, or given up.
+    /// The caller has taken the outcome, or was dropped.
     Over,
 }
 
@@ -80,7 +79,7 @@ impl Waiter {
     }
 }
 
-/// What is told in one call. Told again under the same number, Redis answers what it answered.
+/// The content of one call. If it is sent again with the same number, Redis repeats its stored answer.
 pub(crate) struct Batch {
     seq: u64,
     held: u64,
@@ -88,11 +87,11 @@ pub(crate) struct Batch {
     pauses: Vec<Pause>,
     /// Limit, stamp, amount.
     returns: Vec<(usize, u64, u64)>,
-    /// In their order; not in the line meanwhile.
+    /// The entries asked for, in order. They are not in the line until they are put back.
     pub(crate) asked: Vec<Rc<Waiter>>,
-    /// What was asked for, also when those who asked were served otherwise meanwhile.
+    /// The costs asked for, also if the entries were admitted locally meanwhile.
     runs: Vec<(u64, Vec<u64>)>,
-    /// Those who asked do not wait for this answer any more.
+    /// The entries do not wait for this answer any more.
     orphaned: bool,
     stamps: Stamps,
     asked_at: Instant,
@@ -101,16 +100,16 @@ pub(crate) struct Batch {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
     Done,
-    /// The calendar was outdated: tell the same again.
+    /// The calendar was outdated: send the same call again.
     Again,
-    /// Not what the script says.
+    /// The answer does not have the script's format.
     Garbled,
 }
 
-/// Why the first in line waits.
+/// Why the first entry in line waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocked {
-    /// A limit's place; `None`: its turn.
+    /// The index of the limit; `None` if it is another machine's turn.
     pub(crate) limit: Option<usize>,
     pub(crate) ready_at: Instant,
 }
@@ -122,15 +121,15 @@ pub(crate) struct Core {
     lease: Duration,
     grace: Duration,
     pub(crate) line: VecDeque<Rc<Waiter>>,
-    /// In the batch that is being told, not in the line.
+    /// The number of entries in the batch that is being sent; they are not in the line.
     asked: usize,
-    /// Given up, and perhaps still in the line: never much more than half of it.
+    /// Dropped entries that may still be in the line; at most about half of it, then they are removed.
     gone: usize,
-    /// Leases out, granted and not fetched included: what Redis is told, not what it thinks.
+    /// Leases held here, granted and not yet taken ones included. This is what the next call reports.
     pub(crate) held: u64,
-    /// Of the last call.
+    /// The number of the last call.
     seq: u64,
-    /// What Redis said of its state: when it was begun, and the last time. Zero: nothing yet.
+    /// When the state in Redis was created, and the time of its last answer, by its clock. Zero: no answer yet.
     born: u64,
     seen_us: u64,
     heard: Vec<Heard>,
@@ -138,12 +137,12 @@ pub(crate) struct Core {
     pauses: Vec<Pause>,
     returns: Vec<(usize, Stamps, u64)>,
     next_stamps: Stamps,
-    /// There is something to tell or to ask now.
+    /// There is something to report or to ask for.
     dirty: bool,
     pub(crate) blocked: Option<Blocked>,
-    /// What the last answer said is waited for, and since when that is counted.
+    /// The limit that the last answer named, and since when its blocked time is counted.
     waits: Option<(usize, Instant)>,
-    /// When the last call that was answered was made.
+    /// When the last answered call was sent.
     told_at: Option<Instant>,
     pub(crate) stats: SharedStats,
 }
@@ -189,16 +188,16 @@ impl Core {
         format!("{}:turn:{}", state_key(&self.gate), self.holder)
     }
 
-    /// Puts somebody in line; whether the driver should look.
+    /// Puts an entry in line. Returns `true` if the driver should call.
     pub(crate) fn join(&mut self, waiter: Rc<Waiter>) -> bool {
         self.line.push_back(waiter);
         self.stats.waiting_peak = self.stats.waiting_peak.max(self.line.len() + self.asked);
-        // Behind somebody who is known to have to wait, there is nothing to ask.
+        // The first in line is known to be blocked, so those behind it need no call.
         self.dirty |= self.blocked.is_none();
         self.blocked.is_none()
     }
 
-    /// Somebody gave up while in line. Only the first one's going changes anything.
+    /// Counts an entry that was dropped in line. Returns `true` if the driver should call, because the first one is gone.
     pub(crate) fn abandon(&mut self) -> bool {
         self.stats.abandoned += 1;
         self.gone += 1;
@@ -211,7 +210,7 @@ impl Core {
         self.look_at_first()
     }
 
-    /// Whether the first in line has gone, so that the next one is to be asked for.
+    /// Returns `true` if the first in line was dropped, so that the next one is to be asked for.
     fn look_at_first(&mut self) -> bool {
         let gone = self.line.front().is_some_and(|first| first.is_over());
         if gone {
@@ -227,13 +226,13 @@ impl Core {
         self.stats.notifications += 1;
     }
 
-    /// A lease has ended. Its slot is told at once: somebody elsewhere may wait for it.
+    /// Counts the end of a lease. Its slot is reported at once, because another machine may wait for it.
     pub(crate) fn release(&mut self) {
         self.held -= 1;
         self.dirty |= self.spec.has_concurrency();
     }
 
-    /// Takes back what is booked for `cost` beyond `actual`, and books what is missing.
+    /// Returns what was booked for `cost` beyond `actual`, or books what is missing.
     pub(crate) fn settle(&mut self, booked: &mut Booked, cost: &Cost, actual: Option<&Cost>) {
         for at in 0..self.spec.limits.len() {
             let before = self.spec.limits[at].cost_of(cost);
@@ -250,7 +249,7 @@ impl Core {
         }
     }
 
-    /// What was booked earlier happens now, and is counted with the next call.
+    /// Moves a booking to the instant of the next call, because the request is sent only now.
     pub(crate) fn restamp(&mut self, booked: &mut Booked, cost: &Cost) {
         for (at, spec) in self.spec.limits.iter().enumerate() {
             let amount = spec.cost_of(cost);
@@ -264,24 +263,24 @@ impl Core {
         booked.stamps = self.next_stamps.clone();
     }
 
-    /// Books without asking: it has happened already.
+    /// Books an amount that was used already, without asking.
     pub(crate) fn book(&mut self, limit: usize, amount: u64) {
         self.books[limit] += amount;
         self.dirty |= amount > 0;
     }
 
-    /// There is nothing to tell, but somebody wants to know.
+    /// Makes the driver send a call that only reads the state.
     pub(crate) fn look(&mut self) {
         self.dirty = true;
     }
 
-    /// What the server says of a limit, for all machines.
+    /// Sets or ends a pause of a limit, for all machines.
     pub(crate) fn pause(&mut self, limit: usize, pause: Pause) {
         self.pauses[limit] = pause.after(self.pauses[limit]);
         self.dirty = true;
     }
 
-    /// When the driver should call next; `None`: when something happens.
+    /// Returns when the driver should call next; `None` if not before a change.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         if self.dirty {
             return Some(now);
@@ -299,12 +298,12 @@ impl Core {
         self.asked + self.line.iter().filter(|waiter| !waiter.is_over()).count()
     }
 
-    /// Nothing is held, waits, or has to be told.
+    /// Returns `true` if nothing is held, waits, or has to be reported.
     pub(crate) fn is_idle(&self) -> bool {
         !self.dirty && self.held == 0 && self.line.is_empty()
     }
 
-    /// All there is to tell and to ask.
+    /// Collects all reports and requests for one call.
     pub(crate) fn batch(&mut self, now: Instant) -> Batch {
         self.dirty = false;
         let mut asked = Vec::new();
@@ -362,7 +361,7 @@ impl Core {
         out.push_int(self.grace.as_micros() as i64);
         out.push_int(self.born as i64);
         out.push_int(self.seen_us as i64);
-        // A record is kept for twice the lease; within one it must be there.
+        // Redis keeps the record of a machine for two leases, so within one lease it must be there.
         out.push_int(i64::from(self.told_at.is_some_and(|told| now < told + self.lease)));
         self.spec.push_limits(&batch.books, &batch.pauses, &self.heard, &mut out);
         out.push_int(batch.returns.len() as i64);
@@ -382,13 +381,13 @@ impl Core {
         out
     }
 
-    /// Those who asked are back in line: they may be served otherwise, and the answer finds nobody.
+    /// Puts the entries of a batch back in line, where the local share may admit them; the answer will be disowned.
     pub(crate) fn orphan(&mut self, batch: &mut Batch) {
         batch.orphaned = true;
         self.put_back(batch);
     }
 
-    /// The front of the line is as it was.
+    /// Puts the entries of a batch back at the front of the line, in order.
     pub(crate) fn put_back(&mut self, batch: &mut Batch) {
         self.asked = 0;
         for waiter in batch.asked.drain(..).rev() {
@@ -396,7 +395,7 @@ impl Core {
         }
     }
 
-    /// It was not told and will not be: what it had to say is said with the next one.
+    /// Takes the content of a batch back that was not sent and will not be; the next one carries it.
     pub(crate) fn take_back(&mut self, mut batch: Batch) {
         self.put_back(&mut batch);
         for (limit, amount) in batch.books.iter().enumerate() {
@@ -412,7 +411,7 @@ impl Core {
         self.dirty = true;
     }
 
-    /// Redis' answer: who goes, and until when the others wait. Wakers to wake are pushed to `wake`.
+    /// Applies Redis' answer: which entries are admitted, and until when the others wait. Wakers to wake are pushed to `wake`.
     pub(crate) fn apply(&mut self, batch: &mut Batch, text: &[u8], sent_at: Instant, wake: &mut Vec<Waker>) -> Applied {
         let Some(answer) = Answer::read(text, self.spec.limits.len()) else { return Applied::Garbled };
         self.spec.look_at_calendar(answer.now_us);
@@ -454,7 +453,7 @@ impl Core {
         }
         if waits && answer.waits_for != 0 {
             let limit = usize::try_from(answer.waits_for - 1).ok().filter(|_| answer.waits_for > 0);
-            // Counted from when it was sent: the next call takes as long to get there.
+            // Counted from the sending of this call, because the next one takes about as long to reach Redis.
             let ready_at = sent_at + Duration::from_micros(answer.ready_us.saturating_sub(answer.now_us));
             self.blocked = Some(Blocked { limit, ready_at });
             self.waits = limit.map(|limit| (limit, sent_at));
@@ -464,14 +463,14 @@ impl Core {
                 None => self.stats.turns += 1,
             }
         } else {
-            // More wait than fit into one call.
+            // More entries wait than fit into one call.
             self.dirty |= !self.line.is_empty();
         }
         self.look_at_first();
         Applied::Done
     }
 
-    /// Lets somebody in; if he has gone meanwhile, everything is taken back.
+    /// Admits an entry. If it was dropped meanwhile, its bookings are returned.
     pub(crate) fn grant(&mut self, waiter: &Waiter, mut grant: Grant, now: Instant, wake: &mut Vec<Waker>) {
         let mut fate = waiter.fate.borrow_mut();
         self.held += 1;
@@ -494,7 +493,7 @@ impl Core {
         }
     }
 
-    /// What was granted to those who are not there any more is taken back.
+    /// Returns what was granted to the entries of an orphaned batch.
     fn disown(&mut self, batch: &mut Batch, mut granted: u64) {
         for (count, costs) in std::mem::take(&mut batch.runs) {
             let count = count.min(granted);
@@ -511,7 +510,7 @@ impl Core {
         self.dirty = true;
     }
 
-    /// Tells everybody in line why nobody goes.
+    /// Ends all entries in line, and those of `batch`, with an error.
     pub(crate) fn refuse_all(&mut self, batch: &mut Batch, why: &EnterError, wake: &mut Vec<Waker>) {
         self.put_back(batch);
         self.refuse_line(why, wake);
@@ -532,7 +531,7 @@ impl Core {
     }
 }
 
-/// What the script says.
+/// The script's answer.
 struct Answer {
     now_us: u64,
     born: u64,

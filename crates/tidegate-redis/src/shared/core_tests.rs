@@ -39,7 +39,7 @@ fn equal_costs_are_asked_for_together_and_granted_in_order() {
     assert_eq!(answer(&mut core, &mut batch, "1000 900 4 1 2 3000 0 4 17 22", now), 4);
     assert!(waiters[..4].iter().all(|waiter| is_granted(waiter)) && !is_granted(&waiters[4]));
     assert_eq!((core.held, core.waiting()), (4, 1));
-    // 2,000 µs by Redis' clock; until then there is nothing to do, whoever comes.
+    // 2,000 µs by Redis' clock; until then no call is due, whatever joins the line.
     join(&mut core, 1, now);
     assert_eq!(core.due(now), Some(now + Duration::from_micros(2_000)));
     assert_eq!(core.blocked.unwrap().limit, Some(1));

@@ -1,5 +1,5 @@
-//! The task of a shared gate: one call at a time, with all there is to tell and to ask; in between it sleeps until the
-//! instant that Redis told, a notification, or a renewal.
+//! The task of a shared gate: one call at a time with all reports and requests. Between calls it sleeps until the instant
+//! that Redis returned, a notification, or a renewal.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::wire::Value;
 
 const TEXT: &str = include_str!("decide.lua");
 
-/// Between two attempts while Redis answers, but refuses.
+/// Delay between attempts while Redis answers with errors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) async fn drive(shared: Rc<Shared>) {
@@ -31,7 +31,7 @@ pub(super) async fn drive(shared: Rc<Shared>) {
             let mut core = shared.core.borrow_mut();
             core.batch(shared.now())
         };
-        if !tell(&shared, &mut script, batch).await {
+        if !send(&shared, &mut script, batch).await {
             break;
         }
         shared.refuse_if_closed();
@@ -45,7 +45,7 @@ pub(super) async fn drive(shared: Rc<Shared>) {
     wake.into_iter().for_each(std::task::Waker::wake);
 }
 
-/// Until there is something to tell; `false` once the gate is closed and everything was told.
+/// Waits until a call is due; `false` once the gate is closed and everything was reported.
 async fn idle(shared: &Shared) -> bool {
     loop {
         let now = shared.now();
@@ -82,7 +82,7 @@ async fn idle(shared: &Shared) -> bool {
 }
 
 /// Tells one batch until it is answered; `false` if the gate was closed and Redis cannot be told.
-async fn tell(shared: &Rc<Shared>, script: &mut Option<Script>, mut batch: Batch) -> bool {
+async fn send(shared: &Rc<Shared>, script: &mut Option<Script>, mut batch: Batch) -> bool {
     loop {
         if !shared.client.is_up() && !outage(shared, &mut batch).await {
             return false;
@@ -172,7 +172,7 @@ async fn outage(shared: &Rc<Shared>, batch: &mut Batch) -> bool {
                         continue;
                     }
                 }
-                // Nobody comes back from a wrong password by waiting.
+                // Waiting does not cure a wrong password.
                 OnLoss::Stop if !fault.is_temporary() => {
                     let why = EnterError::Shut { limit: shared.name.clone(), reason: fault.to_string().into() };
                     let mut wake = Vec::new();

@@ -1,4 +1,4 @@
-//! Waiting at a shared gate, and what somebody who was let in holds.
+//! The future that waits at a shared gate, and the lease of an admitted entry.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -89,7 +89,7 @@ impl Drop for SharedEnter {
         let Step::Waiting(waiter) = std::mem::replace(&mut self.step, Step::Done) else { return };
         let told = waiter.fate.replace(Fate::Over);
         match told {
-            // Granted and not fetched: it goes the way of a lease that is dropped.
+            // Granted and not taken: the same as a lease that is dropped.
             Fate::Granted(grant) => {
                 let (handle, cost) = (self.handle.clone(), waiter.cost.clone());
                 drop(SharedLease { handle, cost, grant: Some(grant), sent: false });
@@ -112,29 +112,29 @@ impl fmt::Debug for SharedEnter {
     }
 }
 
-/// An entry that was granted: its slot, until it is dropped, and what it booked under rate limits, for all machines.
+/// An admitted entry: its slot, until it is dropped, and what it booked under rate limits, for all machines.
 ///
 /// | what happens | slot | rates |
 /// |---|---|---|
 /// | dropped before [`sent`](Self::sent) | freed | taken back: there was no request |
 /// | dropped after [`sent`](Self::sent) | freed | counted as booked, or as settled |
-/// | [`settle`](Self::settle)d | kept | what it really cost |
+/// | [`settle`](Self::settle)d | kept | the actual cost |
 /// | [`refund`](Self::refund)ed | freed | taken back |
 /// | its process dies | freed when the lease expires | counted as booked |
 ///
-/// Nothing of that waits: it is told to Redis with the next call, which is made at once.
+/// None of these methods waits: the next call, which is sent at once, reports the change to Redis.
 #[must_use = "a lease that is dropped before `sent` is taken back"]
 pub struct SharedLease {
     handle: Rc<Handle>,
     cost: Cost,
-    /// `None` only while it is being dropped.
+    /// `None` only within `drop`.
     grant: Option<Grant>,
     sent: bool,
 }
 
 impl SharedLease {
-    /// The request is on its way, and counts, whatever becomes of it. If that is late (by half of the gate's margin or
-    /// more), strict limits count it from now on instead of from when it was granted. Only the first call counts.
+    /// Marks the request as sent: it counts, whatever becomes of it. If this is late (by half of the gate's margin or more),
+    /// strict limits count it from now instead of from its admission. Only the first call has an effect.
     pub fn sent(&mut self) {
         if std::mem::replace(&mut self.sent, true) {
             return;
@@ -151,8 +151,8 @@ impl SharedLease {
         }
     }
 
-    /// What it really cost, in all dimensions. Less than booked: the rest is free for everybody. More: that is booked
-    /// now, and nobody is let in until the limits are kept again.
+    /// Sets the actual cost, in all dimensions. If it is below the estimate, the rest is free for all machines. If it is
+    /// above, the difference is booked now, and nothing is admitted until the limits have room again.
     pub fn settle(&mut self, actual: Cost) {
         match self.grant.as_mut().expect("there until it is dropped") {
             Grant::Local(lease) => lease.settle(actual.clone()),
@@ -165,18 +165,18 @@ impl SharedLease {
         self.cost = actual;
     }
 
-    /// Takes everything back, though it was sent: the server does not count it.
+    /// Returns all bookings although the request was sent, because the server does not count it.
     pub fn refund(mut self) {
         self.sent = false;
     }
 
-    /// What is booked for it.
+    /// Returns the cost that is booked.
     #[must_use]
     pub fn cost(&self) -> &Cost {
         &self.cost
     }
 
-    /// Whether it was granted by the local share, while Redis was lost.
+    /// Returns `true` if it was admitted by the local share, while Redis was lost.
     #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self.grant, Some(Grant::Local(_)))

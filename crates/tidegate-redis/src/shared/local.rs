@@ -1,4 +1,4 @@
-//! A local share of the quota, while Redis is lost.
+//! The local share of the limits, used while Redis is lost.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -13,19 +13,19 @@ use super::Shared;
 use super::core::{Fate, Grant};
 use super::spec::{Kind, Spec};
 
-/// The gate of this machine alone, and what it let in.
+/// A gate of this machine alone, and the log of what it admitted.
 pub(crate) struct LocalShare {
     gate: Gate,
-    /// The share of each concurrency limit, in full.
+    /// Each concurrency limit with its share, before slots that are still held are subtracted.
     slots: Vec<(String, u64)>,
     granted: VecDeque<(Instant, Cost)>,
 }
 
 impl LocalShare {
-    /// `None` where the share of some limit is less than one: then nobody can go.
+    /// Returns `None` if the share of some limit is less than one, so that nothing can be admitted.
     ///
-    /// What all machines used before the loss is still in the server's windows, and nobody knows how much of it. So a
-    /// strict window begins full, a bucket empty; of a calendar's period there is a share of what was left.
+    /// What all machines used before the loss still counts in the server's windows, and its amount is unknown. So a strict
+    /// window begins used up and a bucket empty; of a calendar period the share is of what was left.
     fn new(spec: &Spec, used: &[u64], share: f64, held: u64) -> Option<LocalShare> {
         let part = |amount: u64| (amount as f64 * share) as u64;
         let mut builder = Gate::builder();
@@ -54,12 +54,12 @@ impl LocalShare {
         Some(local)
     }
 
-    /// Leases that are its own.
+    /// Returns the number of leases that this local gate has granted and that are still held.
     pub(super) fn held(&self) -> u64 {
         self.gate.stats().current
     }
 
-    /// Those who were let in before the loss still hold their slots.
+    /// Leaves room for `held` leases that were granted through Redis before the loss and still hold their slots.
     pub(super) fn leave_slots(&self, held: u64) {
         for (name, slots) in &self.slots {
             let _ = self.gate.set(name, slots.saturating_sub(held));
@@ -70,14 +70,14 @@ impl LocalShare {
 fn cold(limit: Limit) -> Limit {
     use tidegate_limit::{Start, Window};
     match limit.rated().map(|(_, window)| window.clone()) {
-        // Whatever a larger burst was made for, it is not for now.
+        // A larger burst is not applied while Redis is lost: the bucket starts empty.
         Some(Window::Bucket { per, .. }) => limit.window(Window::Bucket { per, burst: None, start: Start::Cold }),
         _ => limit,
     }
 }
 
-/// Lets in by the local share until Redis is back, or the gate is closed; then Redis will be told what was let in.
-/// `false`: there is no share to let in by.
+/// Admits entries by the local share until Redis is back or the gate is closed; then books what it admitted, for the next
+/// call. Returns `false` if the share is too small to admit anything.
 pub(super) async fn serve(shared: &Rc<Shared>, share: f64) -> bool {
     let (gate, lost_at) = {
         let core = shared.core.borrow();
@@ -104,7 +104,7 @@ pub(super) async fn serve(shared: &Rc<Shared>, share: f64) -> bool {
     true
 }
 
-/// The first in line, once the local gate lets him in; `None` when that is over.
+/// Waits until the local gate admits the first in line; `None` when Redis is back or the gate is closed.
 async fn next(shared: &Rc<Shared>, gate: &Gate) -> Option<(Cost, Result<Lease, EnterError>)> {
     loop {
         let nudges = shared.nudges.get();
@@ -140,7 +140,7 @@ async fn next(shared: &Rc<Shared>, gate: &Gate) -> Option<(Cost, Result<Lease, E
             if changed.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(None);
             }
-            // A nudge may be somebody giving up, or a slot that came free; neither loses the place in line.
+            // A nudge may mean a dropped entry or a free slot; neither changes the first entry's position in line.
             let _ = shared.poll_nudge(cx, shared.nudges.get());
             Poll::Pending
         })

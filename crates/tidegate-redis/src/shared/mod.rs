@@ -29,7 +29,7 @@ pub use self::lease::{SharedEnter, SharedLease};
 pub use self::spec::SharedConfigError;
 pub use self::stats::{SharedLimitStats, SharedStats};
 
-/// How long a machine whose turn it is may keep the others waiting.
+/// How long a machine that does not use its turn delays the others.
 const GRACE: Duration = Duration::from_millis(50);
 const LEASE_MIN: Duration = Duration::from_millis(100);
 
@@ -37,15 +37,16 @@ const LEASE_MIN: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum OnLoss {
-    /// Nobody is let in until it is back; who waits goes on waiting.
+    /// Nothing is admitted until Redis is back; entries go on waiting.
     #[default]
     Stop,
-    /// This machine goes on with its share of every limit, on its own. The shares of all machines should add up to 1.
-    /// Strict windows begin full, since what was used before the loss still counts: the first is let in after one window.
-    /// A limit whose share is less than one lets nobody in. When it is back, Redis is told what was let in.
+    /// This machine goes on alone with its share of every limit. The shares of all machines should add up to 1. Strict
+    /// windows begin used up, since what was used before the loss still counts: the first entry is admitted after one
+    /// window. With a limit whose share is less than one nothing is admitted. When Redis is back, what was admitted is
+    /// reported to it.
     ///
-    /// Exact while Redis is lost to all machines; one that is cut off alone adds its share to what the others use, and so
-    /// does one that comes back after the others, until it has told.
+    /// The limits hold exactly while Redis is lost to all machines. A machine that is cut off alone adds its share to what
+    /// the others use, and so does one that reconnects after the others, until it has reported.
     LocalShare {
         /// Above 0, at most 1.
         share: f64,
@@ -65,43 +66,43 @@ pub struct SharedBuilder {
 }
 
 impl SharedBuilder {
-    /// One more limit. All machines should state the same ones; where amounts differ, each keeps to its own.
+    /// Adds a limit. All machines should state the same ones; where amounts differ, each machine keeps to its own.
     pub fn limit(mut self, limit: Limit) -> SharedBuilder {
         self.limits.push(limit);
         self
     }
 
-    /// Several.
+    /// Adds several limits.
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> SharedBuilder {
         self.limits.extend(limits);
         self
     }
 
-    /// After so long without a sign of life, a machine's slots are free; 10 s unless set. It gives one every third of
-    /// that while it holds slots or waits.
+    /// Sets after which time without a renewal a machine's slots are free. Default: 10 s. A machine renews its lease every
+    /// third of that while it holds slots or waits.
     pub fn lease(mut self, lease: Duration) -> SharedBuilder {
         self.lease = lease;
         self
     }
 
-    /// So much longer than their window entries of strict limits count, for the time between the grant and the arrival
-    /// of the request; 50 ms unless set. See [`SharedLease::sent`]. Refusals [widen](SharedGate::refused) it to four times
-    /// that at most.
+    /// Sets how much longer than its window a strict limit counts an entry, for the time between its admission and its
+    /// arrival at the server. Default: 50 ms. See [`SharedLease::sent`]. Refusals [widen](SharedGate::refused) it to at most
+    /// four times that.
     pub fn margin(mut self, margin: Duration) -> SharedBuilder {
         self.margin = margin;
         self
     }
 
-    /// What to do while Redis cannot be reached.
+    /// Sets what to do while Redis cannot be reached.
     pub fn on_loss(mut self, on_loss: OnLoss) -> SharedBuilder {
         self.on_loss = on_loss;
         self
     }
 
-    /// The gate. It does not wait for Redis; who enters does.
+    /// Builds the gate. This does not wait for Redis; entering does.
     ///
     /// # Errors
-    /// [`SharedConfigError`] for what cannot be meant.
+    /// [`SharedConfigError`] if the options contradict each other or are out of range.
     ///
     /// # Panics
     /// Outside of a loop.
@@ -141,8 +142,8 @@ impl SharedBuilder {
     }
 }
 
-/// A gate whose limits are held in common by all machines that make one of the same name at the same Redis. Clones share
-/// it; it belongs to its loop.
+/// A gate whose limits are shared by all machines that use a gate of the same name at the same Redis. Clones share it; it
+/// belongs to its loop.
 ///
 /// ```no_run
 /// use tidegate_limit::{Cost, Limit};
@@ -167,7 +168,7 @@ pub struct SharedGate {
     handle: Rc<Handle>,
 }
 
-/// What gates and leases hold; with the last of them the task ends, once it has told Redis.
+/// Held by gates and leases. When the last is dropped, the task reports to Redis and ends.
 pub(crate) struct Handle {
     shared: Rc<Shared>,
     channel: String,
@@ -179,19 +180,19 @@ pub(crate) struct Shared {
     name: Arc<str>,
     core: RefCell<Core>,
     on_loss: OnLoss,
-    /// Sent so long after it was asked for, a booking is moved.
+    /// A request that is sent this long after its admission was asked for has its booking moved.
     late_after: Duration,
-    /// Raised when the driver should look.
+    /// Counts the wake-ups of the driver.
     nudges: Cell<u64>,
     driver: RefCell<Option<Waker>>,
-    /// Why nobody is let in any more; set once.
+    /// Why nothing is admitted any more; set once.
     closed: RefCell<Option<EnterError>>,
-    /// There while Redis is lost and the policy says so.
+    /// Present while Redis is lost, if the policy is a local share.
     local: RefCell<Option<LocalShare>>,
 }
 
 impl SharedGate {
-    /// A gate of that name at that Redis, without limits yet.
+    /// Returns a builder for a gate of this name, without limits yet.
     pub fn builder(client: Client, name: impl Into<Arc<str>>) -> SharedBuilder {
         SharedBuilder {
             client,
@@ -203,26 +204,26 @@ impl SharedGate {
         }
     }
 
-    /// Waits until all limits let `cost` in, at once, on all machines together. First come, first served on this machine;
+    /// Waits until all limits admit `cost` in one decision over all machines. First come, first served on this machine;
     /// machines take turns.
     ///
     /// # Errors
-    /// [`EnterError::TooLarge`] for what never fits, [`EnterError::Shut`] where Redis cannot be used until somebody does
-    /// something about it, [`EnterError::Closed`].
+    /// [`EnterError::TooLarge`] for a cost that never fits, [`EnterError::Shut`] if Redis cannot be used without a change of
+    /// configuration, [`EnterError::Closed`].
     ///
     /// # Cancel safety
-    /// Dropped, it leaves no trace: what was granted meanwhile is taken back.
+    /// Safe: if the future is dropped, what was granted meanwhile is returned.
     pub fn enter(&self, cost: Cost) -> SharedEnter {
         SharedEnter::new(self, cost)
     }
 
-    /// A strict server refused what was let through: the margin is doubled, up to four times what it was set to. From this
-    /// machine's next entry on the wider one holds for all machines, for an hour or as long as this one runs.
+    /// Doubles the margin, up to four times its configured value, because a strict server refused an admitted request. From
+    /// this machine's next entry on it holds for all machines, for an hour or as long as this machine runs.
     pub fn refused(&self) {
         self.handle.shared.core.borrow_mut().spec.widen_margin();
     }
 
-    /// What the gate has to say about itself.
+    /// Returns the gate's counters.
     #[must_use]
     pub fn stats(&self) -> SharedStats {
         let core = self.handle.shared.core.borrow();
@@ -236,18 +237,18 @@ impl SharedGate {
         stats
     }
 
-    /// Asks Redis how the limits stand, though nobody wants in: [`stats`](Self::stats) have it in a moment. One who is let in,
-    /// or waits, knows it anyway.
+    /// Asks Redis for the state of the limits although no entry waits. [`stats`](Self::stats) has it a moment later. While
+    /// entries are admitted or wait, the stats are up to date anyway.
     pub fn look(&self) {
         self.handle.shared.core.borrow_mut().look();
         self.handle.shared.wake();
     }
 
-    /// Lets nobody in any more, and waits until all leases have ended and Redis was told so. Without a connection it does
-    /// not wait: what is held expires.
+    /// Admits nothing any more, and waits until all leases have ended and this was reported to Redis. Without a connection it
+    /// does not wait: the leases expire.
     ///
     /// # Cancel safety
-    /// Dropped, the gate is closed all the same.
+    /// If the future is dropped, the gate is closed all the same.
     pub async fn close(&self) {
         self.handle.shared.close_now(EnterError::Closed);
         let task = self.handle.task.borrow_mut().take();
@@ -285,7 +286,7 @@ impl Shared {
         self.wake();
     }
 
-    /// Those in line, once it is closed; who is being asked for comes back to the line first.
+    /// Ends the entries in line with the reason, if the gate is closed. Entries of a call in flight are put back in line first.
     fn refuse_if_closed(&self) {
         let Some(why) = self.closed.borrow().clone() else { return };
         let mut wake = Vec::new();
@@ -293,7 +294,7 @@ impl Shared {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// The driver should look.
+    /// Wakes the driver.
     fn wake(&self) {
         self.nudges.set(self.nudges.get() + 1);
         let driver = self.driver.take();
@@ -302,7 +303,7 @@ impl Shared {
         }
     }
 
-    /// Ready once there has been a nudge after `seen`.
+    /// Ready once the driver was woken after `seen`.
     fn poll_nudge(&self, cx: &mut Context<'_>, seen: u64) -> Poll<()> {
         if self.nudges.get() != seen {
             return Poll::Ready(());
@@ -312,7 +313,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// A slot that was granted through Redis came free while it is lost.
+    /// Gives a slot that was granted through Redis to the local share, if Redis is lost.
     fn slot_freed(&self) {
         let held = self.core.borrow().held;
         if let Some(local) = &*self.local.borrow() {
@@ -326,7 +327,7 @@ impl Shared {
         core.stats.fault = Some(fault.into());
     }
 
-    /// Nobody can be let in until somebody does something.
+    /// Ends all entries with an error, because nothing can be admitted without a change of configuration.
     fn shut(&self, mut batch: Batch, reason: &str) {
         tracing::error!(gate = &*self.name, reason, "the shared gate is shut");
         let mut wake = Vec::new();

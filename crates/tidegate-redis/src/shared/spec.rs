@@ -1,4 +1,4 @@
-//! The limits of a shared gate as the script wants them, and the days around an instant.
+//! The limits of a shared gate in the form that the script expects, and the days around an instant.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tidegate_limit::{ConfigError, Cost, Dimension, EnterError, Limit, Limits, Mo
 
 use crate::wire::Command;
 
-/// A strict window is counted in so many buckets: so much memory it takes at most, and a thousandth is lost.
+/// Buckets of a strict window. They bound its memory; at most a thousandth of the limit is lost.
 pub(crate) const BUCKETS: u64 = 1024;
 
-/// So many times what it was set to, the margin becomes at most.
+/// The margin grows to at most this many times its configured value.
 const MARGIN_GROWTH: u64 = 4;
 
 /// Redis' scripts count in doubles: whole numbers are exact below this.
@@ -214,8 +214,7 @@ impl Spec {
         }
     }
 
-    /// The limits, with what is to be booked under each without asking, whether it is to be held up, and what was last heard
-    /// of it.
+    /// Appends the limits, each with what is to be booked without asking, its pause, and what Redis last reported of it.
     pub(crate) fn push_limits(&self, books: &[u64], pauses: &[Pause], heard: &[Heard], out: &mut Command) {
         out.push_int(self.limits.len() as i64);
         for (at, spec) in self.limits.iter().enumerate() {
@@ -245,7 +244,7 @@ impl Spec {
         }
     }
 
-    /// Redis' time, as it told it.
+    /// Moves the calendar days to the time that Redis reported.
     pub(crate) fn look_at_calendar(&mut self, now_us: u64) {
         for spec in &mut self.limits {
             if let Kind::Day(days) = &mut spec.kind
@@ -314,19 +313,19 @@ impl LimitSpec {
     }
 }
 
-/// What all machines are to be told of a limit.
+/// A change to a limit's pause, for all machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pause {
     #[default]
     None,
-    /// Nobody passes it for so long.
+    /// Nothing is admitted for this long.
     For(Duration),
-    /// They do again.
+    /// Ends the pause.
     Over,
 }
 
 impl Pause {
-    /// This one, after what was to be told before.
+    /// Combines this change with an earlier one that has not been sent.
     pub(crate) fn after(self, before: Pause) -> Pause {
         match (before, self) {
             (Pause::For(one), Pause::For(other)) => Pause::For(one.max(other)),
@@ -336,7 +335,7 @@ impl Pause {
     }
 }
 
-/// What was last heard of a limit.
+/// What Redis last reported of a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heard {
     /// The bucket or the period that bookings had.

@@ -1,76 +1,76 @@
-//! What a shared gate has to say about itself.
+//! The counters of a shared gate.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A shared gate's figures as one machine knows them.
+/// The counters of a shared gate, as one machine knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedStats {
-    /// Leases out on this machine.
+    /// Leases held on this machine.
     pub current: u64,
-    /// The most that were out at once here.
+    /// The most leases held at once on this machine.
     pub peak: u64,
-    /// Leases granted here, ever.
+    /// Leases granted on this machine so far.
     pub granted: u64,
-    /// Of those, by the local share while Redis was lost.
+    /// Of `granted`: by the local share while Redis was lost.
     pub granted_locally: u64,
-    /// Leases dropped before they were sent, refunded, or not fetched.
+    /// Leases that were refunded, or dropped before they were sent or taken.
     pub refunded: u64,
-    /// Entries given up in line.
+    /// Entries that were dropped in line.
     pub abandoned: u64,
     /// Entries refused after they waited.
     pub refused: u64,
-    /// In line here.
+    /// Entries in line on this machine.
     pub waiting: usize,
-    /// The most that were.
+    /// The most entries in line at once.
     pub waiting_peak: usize,
-    /// The time spent in line by all who were granted something.
+    /// The total time that granted entries spent in line.
     pub waited: Duration,
-    /// Calls of the script that were answered: admissions a call is what batching saves.
+    /// Calls of the script that were answered. Admissions per call shows what batching saves.
     pub calls: u64,
-    /// Calls after which somebody had to wait.
+    /// Calls after which an entry had to wait.
     pub denials: u64,
-    /// Of those, because it was another machine's turn.
+    /// Of `denials`: because it was another machine's turn.
     pub turns: u64,
-    /// How often the timer went off.
+    /// How often the timer fired.
     pub alarms: u64,
-    /// How often another machine made room and told.
+    /// Notifications that another machine made room.
     pub notifications: u64,
-    /// Bookings moved because they were sent late.
+    /// Bookings moved because the request was sent late.
     pub restamped: u64,
-    /// What was booked by settling above what had been declared.
+    /// What was booked because the actual cost was above the estimate.
     pub overdrawn: u64,
     /// How often Redis was lost.
     pub losses: u64,
-    /// How often Redis had lost its memory, or part of it, and everything was taken for used.
+    /// How often Redis had lost data, so that all limits counted as used up.
     pub memory_losses: u64,
-    /// What the first in line waits for: a limit's name, or `another machine's turn`.
+    /// What blocks the first in line: a limit's name, or `another machine's turn`.
     pub blocked_by: Option<Arc<str>>,
     /// Why Redis is not used now.
     pub fault: Option<Arc<str>>,
-    /// Each limit.
+    /// The counters of each limit.
     pub limits: Vec<SharedLimitStats>,
 }
 
-/// One limit, as Redis last told.
+/// The state of one limit, as Redis last reported it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedLimitStats {
     /// Its name.
     pub name: Arc<str>,
-    /// What it lets through.
+    /// Its amount.
     pub amount: u64,
-    /// What of that was in use by all machines.
+    /// How much of it all machines used.
     pub used: u64,
-    /// How often somebody here was told to wait for it.
+    /// How often an entry on this machine had to wait for it.
     pub blocked: u64,
-    /// For how long the first in line here waited for it.
+    /// How long the first in line on this machine waited for it.
     pub blocked_for: Duration,
 }
 
 impl SharedStats {
-    /// The figures of the limit of that name.
+    /// Returns the state of the limit of that name.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<&SharedLimitStats> {
         self.limits.iter().find(|limit| &*limit.name == name)

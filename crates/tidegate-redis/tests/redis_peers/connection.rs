@@ -39,7 +39,7 @@ fn together() {
         let stats = redis.stats();
         assert_eq!((stats.commands, stats.answered, stats.in_flight), (1000, 1000, 0));
         assert!(stats.batches <= 10, "{} writes for 1,000 commands", stats.batches);
-        // A refusal is one command's, and disturbs nobody else.
+        // A refusal concerns one command; the others are answered.
         let (bad, good) = (redis.call(Command::new("NONSENSE")), redis.call(Command::new("ECHO").arg("x")));
         let Err(CallError::Refused(refusal)) = bad.await else { panic!() };
         assert_eq!(refusal.kind, RefusalKind::Wrong);

@@ -48,7 +48,7 @@ fn counted() {
         assert_eq!((stats.current, stats.limit("tpm").unwrap().remaining), (1, 7_800));
         assert_eq!(file.current(), 2);
 
-        // The slots are taken, by both together: who waits behind the gate is not under way.
+        // Both together hold all slots: what waits behind the gate is not in flight.
         let fourth = spawn({
             let two = two.clone();
             async move { two.enter(two.unscoped(), Cost::tokens(10)).await.map(drop) }
@@ -88,7 +88,7 @@ fn refused() {
             yield_now().await;
         }
 
-        // Long before a quarter of an hour: the other one hears of it, and of its end.
+        // The other machine receives the pause, and its end long before a quarter of an hour.
         let waiting = spawn({
             let two = two.clone();
             async move { two.enter(two.unscoped(), Cost::tokens(1)).await.map(drop) }
@@ -100,7 +100,7 @@ fn refused() {
         let sent = listener.now();
         one.on_answer(&listener, sent, 200, &[("x", "y")], b"{}");
         waiting.await.unwrap().unwrap();
-        assert!(beside.stats().notifications > 0, "it was told, it did not ask");
+        assert!(beside.stats().notifications > 0, "it was notified, it did not ask");
     });
 }
 

@@ -205,7 +205,7 @@ fn flushed() {
     });
 }
 
-/// The margin of the machine that was refused is everybody's.
+/// The margin of the machine that was refused holds for all machines.
 fn refused() {
     on_loop(async {
         let server = Server::start(&[]);
@@ -301,7 +301,7 @@ fn idle() {
         let gate = gate(&server.client(), "g", [Limit::concurrency("slots", 1)]);
         told(&gate).await;
         let lease = gate.enter(Cost::request()).await.unwrap();
-        // Held for two leases: it is renewed all the time, and nobody else can have it.
+        // Held for two leases: it is renewed all the time, so no other machine gets it.
         let other = self::gate(&server.client(), "g", [Limit::concurrency("slots", 1)]);
         let waited = timeout(Duration::from_millis(1_000), other.enter(Cost::request())).await;
         assert!(waited.is_err(), "the lease of a holder that lives does not expire");

@@ -118,7 +118,7 @@ fn killed() {
     println!("    {} requests, {restarts} restarts: at most {window} in a window, {slots} at once", all.len());
     assert!(window <= 100, "{window} in a window");
     assert!(slots <= 8, "{slots} at once");
-    assert!(all.iter().any(|request| request.sent > restarted_at), "nobody went on");
+    assert!(all.iter().any(|request| request.sent > restarted_at), "none went on");
 }
 
 fn older() {
@@ -238,7 +238,7 @@ fn full() {
     });
 }
 
-/// Three machines that enter, settle below what they declared, give back, give up and are cut off, at random.
+/// Three machines that enter, settle below their estimates, refund, drop entries and are cut off, at random.
 fn random() {
     for seed in 0..4 {
         let (used, running) = on_loop(random_program(seed));

@@ -33,7 +33,7 @@ impl Namespace {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (id, n) = (std::process::id() % 100_000, MADE.fetch_add(1, Ordering::Relaxed));
         let name = format!("tidegate-{id}-{n}");
-        // The net for benchmarks (RFC 2544): nobody's. The third number keeps runs apart that are made at once.
+        // The network for benchmarks (RFC 2544), used by nothing else. The third number keeps runs apart that are made at once.
         let net = format!("198.18.{}", (id * 4 + n) % 256);
         let host = format!("{net}.1");
         if !ip(&format!("netns add {name}")) {

@@ -38,7 +38,7 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let ready = lines.by_ref().any(|line| line.expect("its log").contains("eady to accept connections"));
         assert!(ready, "redis-server ended before it was ready");
-        // A log nobody reads would hold it up.
+        // A pipe that is not read would block the server.
         std::thread::spawn(move || lines.for_each(drop));
         self.child = Some(child);
     }
@@ -82,7 +82,7 @@ pub(crate) fn quick() -> ClientOptions {
     options
 }
 
-/// A port nobody has now.
+/// A port that is free now.
 pub(crate) fn free_port(on: IpAddr) -> u16 {
     std::net::TcpListener::bind((on, 0)).and_then(|listener| listener.local_addr()).expect("a port").port()
 }

@@ -28,7 +28,7 @@ pub(crate) struct Job {
     pub(crate) window: Duration,
     pub(crate) slots: u64,
     pub(crate) lease: Duration,
-    /// Each takes so long.
+    /// How long each takes.
     pub(crate) request: Duration,
     pub(crate) for_: Duration,
     /// Requests at once, if the gate lets them.
