@@ -106,7 +106,7 @@ class App:
         return len(self._handlers)
 
 
-#: The handlers of those who have no app of their own.
+#: The default app: handlers that are registered without an app.
 default_app = App()
 
 #: Registers a function with the default app; see :meth:`App.task`.

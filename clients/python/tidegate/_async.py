@@ -42,5 +42,5 @@ class Interruptible(Coroutine[Any, Any, Any]):
         task.cancel()
         uncancel = getattr(task, "uncancel", None)
         if uncancel is not None:
-            # The request is not one to cancel: nobody above may take it for that.
+            # Not a cancellation of the caller: `uncancel` keeps the frames above from taking it for one.
             task.get_loop().call_soon(uncancel)

@@ -277,7 +277,7 @@ class QueueFile:
         return envelope.id
 
     def result(self, task: str) -> Optional[Tuple[str, Optional[str], Optional[str]]]:
-        """State, value and error of a task, the last two as JSON; None while nobody knows."""
+        """State, value and error of a task, the last two as JSON; None if there is no result yet."""
         sql = "SELECT state, value, error FROM result WHERE id = ? AND until > ?"
         try:
             row = self._retry(lambda: self._connection.execute(sql, (task, self._now())).fetchone())
@@ -286,7 +286,7 @@ class QueueFile:
         return None if row is None else (row[0], row[1], row[2])
 
     def revoke(self, task: str) -> None:
-        """A task that waits is dropped; of one that runs its worker is told; one that comes later will not run."""
+        """Drops a task that waits, asks its worker to end one that runs, and rejects one that is enqueued later."""
         try:
             with self._transaction() as connection:
                 now = self._now()

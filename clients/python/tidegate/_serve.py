@@ -55,7 +55,7 @@ def serve(app: Optional[App] = None, *, log_level: int = logging.INFO) -> None:
     try:
         _Server(default_app if app is None else app, Wire(sock)).run()
     except (BrokenPipeError, ConnectionResetError):
-        # The worker is gone, and nobody is left to tell.
+        # The worker is gone, so there is nothing to report to.
         _log.warning("the worker has closed the socket")
 
 

@@ -20,7 +20,7 @@ const LONG_VERSION: &str = concat!(
 const TRY_FIRST: &str =
     if cfg!(feature = "pdf") { "tidegate explain samples/" } else { "tidegate plan --requests 1000 --rpm 100" };
 
-/// Floods of I/O-bound work through limits that hold
+/// Run large LLM batches and background tasks at full speed, within rate limits, without losing work or paying twice
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", bin_name = "tidegate", version, long_version = LONG_VERSION, disable_help_subcommand = true)]
 #[command(
