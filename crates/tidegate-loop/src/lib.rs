@@ -73,13 +73,13 @@ pub use observe::{CallbackRef, Event, Observer, WaitsFor};
 pub use reactor::selector::{SelectorKind, UnknownSelector};
 pub use runtime::builder::Builder;
 pub use runtime::callback::{Handle, TimerHandle};
-pub use runtime::error::{CloseError, Interrupt, LoopClosed, RunError, interrupt};
+pub use runtime::error::{CleanupError, CloseError, Interrupt, LoopClosed, RunError, interrupt};
 pub use runtime::event_loop::{EventLoop, LoopHandle};
 pub use runtime::explore::explore;
 pub use runtime::loops::{LoopError, run_loops};
 pub use runtime::on_loop::{OnLoop, WrongLoop};
 pub use runtime::remote::RemoteHandle;
-pub use runtime::runner::{Runner, run};
+pub use runtime::runner::{Runner, run, run_fallible};
 pub use task::cancel::{Cancelled, CatchCancel, catch_cancel};
 pub use task::{
     AsTask, CallbackId, Finished, JoinError, JoinHandle, Outcome, Panic, Task, TaskBuilder, TaskId, YieldNow, spawn,

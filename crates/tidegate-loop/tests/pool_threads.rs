@@ -370,7 +370,7 @@ fn a_runner_waits_for_its_threads_up_to_the_limit_and_tells_which_job_is_left() 
         })
         .unwrap();
     gate.begins.recv().unwrap();
-    let left = runner.close().unwrap_err();
+    let tidegate_loop::CleanupError::StillRunning(left) = runner.close().unwrap_err() else { unreachable!() };
     assert_eq!(&*left.running[0].name, "forever");
     drop(gate.end);
 

@@ -65,7 +65,8 @@ impl<E: 'static> TaskGroup<E> {
     ///
     /// # Errors
     /// What children and body failed with. If the task is cancelled from outside, the children are cancelled, and the
-    /// cancellation goes on when they have ended.
+    /// cancellation goes on when they have ended. If one of them failed, its error is returned instead, and the
+    /// cancellation arrives at the next wait.
     ///
     /// # Cancel safety
     /// Dropped, the children go on by themselves. Cancel the task instead.

@@ -383,14 +383,24 @@ impl Kernel {
     pub(crate) fn run_ready(&self) -> Result<(), RunError> {
         self.check_runnable()?;
         loop {
-            self.stopping.set(true);
-            self.run()?;
-            let timer_due = self.timers.borrow().next_deadline().is_some_and(|when| when <= self.clock.now());
-            let posted = self.registration.mailbox.inbox.is_posted() || self.is_held_settled();
-            if self.ready.len() == 0 && !timer_due && !posted {
+            self.run_tick()?;
+            if !self.has_work() {
                 return Ok(());
             }
         }
+    }
+
+    /// One tick, without waiting.
+    pub(crate) fn run_tick(&self) -> Result<(), RunError> {
+        self.stopping.set(true);
+        self.run()
+    }
+
+    /// Whether a tick would find something to run now.
+    pub(crate) fn has_work(&self) -> bool {
+        let timer_due = || self.timers.borrow().next_deadline().is_some_and(|when| when <= self.clock.now());
+        let posted = || self.registration.mailbox.inbox.is_posted() || self.is_held_settled();
+        self.ready.len() > 0 || timer_due() || posted()
     }
 
     fn tick(&self) -> Result<(), RunError> {

@@ -10,6 +10,7 @@ use crate::context::Snapshot;
 use crate::kernel::Kernel;
 use crate::mailbox::name::Name;
 use crate::mailbox::waker::{self, waker_of};
+use crate::observe::report::{Report, ReportKind};
 use crate::runtime::error::Interrupt;
 use crate::task::cancel;
 use crate::task::raw::{Extras, Header, Polled, TaskRef, Waiting, flag};
@@ -216,6 +217,10 @@ impl Kernel {
             Polled::Panicked => return self.end_panicked(task),
             Polled::Failed if !header.has(flag::UNWIND) => Outcome::Failed,
             _ if header.has(flag::UNWIND | flag::MUST_CANCEL) => {
+                // SAFETY: it does not run, and `JoinHandle` takes nothing before DONE is set.
+                if let Some(lost) = unsafe { task.lost() } {
+                    self.report_lost_result(lost, task);
+                }
                 self.drop_stage(task);
                 Outcome::Cancelled
             }
@@ -224,6 +229,21 @@ impl Kernel {
         };
         self.end(header.name, outcome);
         true
+    }
+
+    /// Reports that a task returned a value that is dropped, if that is a `Result`: its `Err` would be lost unseen. For the
+    /// wording of a report the name of a type is good enough.
+    #[cold]
+    pub(crate) fn report_lost_result(&self, type_name: &'static str, task: &TaskRef) {
+        if type_name.starts_with("core::result::Result<") {
+            self.watch.report(&Report {
+                kind: ReportKind::LostResult,
+                message: type_name.to_owned(),
+                name: Some(task.display_name()),
+                location: Some(task.location),
+                took: None,
+            });
+        }
     }
 
     /// The first step of a task that starts eagerly, inside the step of another.

@@ -16,8 +16,14 @@ pub enum ReportKind {
     UnseenPanic,
     /// A task or future failed, and it went without anybody having fetched the error.
     UnseenError,
+    /// A task returned a `Result`, and it was dropped: a cancellation of the task was pending, or its run was
+    /// interrupted. The message is its type. With [`spawn_fallible`](crate::spawn_fallible) an `Err` is kept.
+    LostResult,
     /// Debug mode: a step took longer than the threshold.
     Slow,
+    /// A runner was dropped, and its clean-up ended early; [`Runner::close`](crate::Runner::close) returns this as an
+    /// error.
+    CleanupCut,
     /// A runner has closed its loop while a job still ran in a thread.
     ThreadLeft,
 }
@@ -100,6 +106,17 @@ impl fmt::Display for Report {
             }
             (ReportKind::UnseenError, None) => {
                 write!(f, "a future's error was never fetched: {}", self.message)?;
+            }
+            (ReportKind::LostResult, name) => {
+                let name = name.unwrap_or("a task");
+                write!(
+                    f,
+                    "{name} was cancelled or interrupted as it returned, and its `{}` was dropped",
+                    self.message
+                )?;
+            }
+            (ReportKind::CleanupCut, _) => {
+                write!(f, "tasks were left when the loop closed, because the clean-up ended early: {}", self.message)?;
             }
             (ReportKind::Slow, Some(name)) => write!(f, "{name} blocked the loop: {}", self.message)?,
             (ReportKind::ThreadLeft, name) => {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::observe::dump::TaskDump;
+use crate::threads::StillRunning;
 
 /// Why `run_until_complete`, `run_forever` or `run` did not bring a result.
 #[derive(Debug)]
@@ -50,6 +51,50 @@ impl std::error::Error for RunError {
         match self {
             RunError::Setup(error) => Some(error),
             _ => None,
+        }
+    }
+}
+
+/// Why [`Runner::close`](crate::Runner::close) did not end in order.
+///
+/// ```
+/// use tidegate_loop::{CleanupError, EventLoop, Runner, catch_cancel, interrupt, spawn, yield_now};
+/// let runner = Runner::new(EventLoop::simulated(1));
+/// runner
+///     .run(async {
+///         drop(spawn(async {
+///             let _ = catch_cancel(std::future::pending::<()>()).await;
+///             interrupt("enough");
+///         }));
+///         yield_now().await;
+///     })
+///     .unwrap();
+/// assert!(matches!(runner.close(), Err(CleanupError::EndedEarly(_))));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CleanupError {
+    /// The tasks that were left had not all ended: one called [`interrupt`] or `stop`, or nothing could go on in virtual
+    /// time. They were dropped with the loop.
+    EndedEarly(RunError),
+    /// Jobs still ran in the loop's threads when the limit was over.
+    StillRunning(StillRunning),
+}
+
+impl fmt::Display for CleanupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CleanupError::EndedEarly(error) => write!(f, "the clean-up ended early: {error}"),
+            CleanupError::StillRunning(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CleanupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CleanupError::EndedEarly(error) => Some(error),
+            CleanupError::StillRunning(error) => Some(error),
         }
     }
 }

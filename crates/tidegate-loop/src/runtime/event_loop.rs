@@ -1,6 +1,7 @@
 //! The loop as its users see it: `EventLoop` owns and runs it, `LoopHandle` is how code on its thread speaks to it. How
 //! one is made is in `builder.rs`, how other threads reach it in `remote.rs`.
 
+use std::any::type_name;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -21,9 +22,10 @@ use crate::reactor::selector::SelectorKind;
 use crate::runtime::builder::Builder;
 use crate::runtime::callback::{Callback, Handle, TimerHandle};
 use crate::runtime::error::{CloseError, RunError};
+use crate::runtime::main_task::{MainFuture, SeedNotice};
 use crate::runtime::remote::RemoteHandle;
 use crate::task::raw::AnyValue;
-use crate::task::{JoinError, JoinHandle, Task, TaskBuilder, spawn_on};
+use crate::task::{JoinError, JoinHandle, Outcome, Task, TaskBuilder, spawn_in, spawn_on};
 
 /// A single-threaded event loop. It owns its tasks; dropped, it closes.
 ///
@@ -82,7 +84,10 @@ impl EventLoop {
         EventLoop::builder().simulated(seed).build().expect("a simulated loop needs a descriptor or two")
     }
 
-    /// Runs until `future` is done and yields its output. Other tasks stay where they are and go on with the next run.
+    /// Runs until `future` is done and returns its output. Other tasks stay where they are and go on with the next run.
+    ///
+    /// What the future returns is returned, even if a cancellation request was pending then: there is nothing left to
+    /// cancel, and the output may be an error. (asyncio keeps an exception in that case and drops a value.)
     ///
     /// # Errors
     /// See [`RunError`]. Under a seed a failing run prints the seed.
@@ -99,17 +104,22 @@ impl EventLoop {
     where
         F: Future + 'static,
     {
-        self.run_main(future, |_| ())
+        self.run_main(future, Snapshot::current(), |_| ())
     }
 
-    /// `begins` is told which task it is before that takes its first step.
+    /// Runs `future` as a task in `context`. `begins` is called with that task before its first step.
     #[track_caller]
-    pub(crate) fn run_main<F>(&self, future: F, begins: impl FnOnce(&Task)) -> Result<F::Output, RunError>
+    pub(crate) fn run_main<F>(
+        &self,
+        future: F,
+        context: Snapshot,
+        begins: impl FnOnce(&Task),
+    ) -> Result<F::Output, RunError>
     where
         F: Future + 'static,
     {
-        let seed = SeedNotice { seed: self.seed() };
-        let result = self.complete(future, begins);
+        let seed = SeedNotice::new(self.seed());
+        let result = self.complete(future, context, begins);
         if result.is_ok() {
             std::mem::forget(seed);
         }
@@ -117,25 +127,35 @@ impl EventLoop {
     }
 
     #[track_caller]
-    pub(crate) fn complete<F>(&self, future: F, begins: impl FnOnce(&Task)) -> Result<F::Output, RunError>
+    fn complete<F>(&self, future: F, context: Snapshot, begins: impl FnOnce(&Task)) -> Result<F::Output, RunError>
     where
         F: Future + 'static,
     {
         self.kernel.check_runnable()?;
-        let mut main = self.spawn(future);
+        let mut main = spawn_in::<_, AnyValue>(&self.kernel, MainFuture::new(future), Location::caller(), context);
         begins(&main.task());
         let kernel = self.kernel.clone();
         let stop = main.task().add_done_callback(move |_| kernel.stop());
         let ran = self.kernel.run();
         main.task().remove_done_callback(stop);
-        // An interrupt or a stall has its say even when the future is done; a stop has not.
-        match (ran, main.try_result()) {
-            (Err(error), _) => Err(error),
-            (Ok(()), None) => Err(RunError::Stopped),
-            (Ok(()), Some(Ok(output))) => Ok(output),
-            (Ok(()), Some(Err(JoinError::Panicked(panic)))) => panic.resume(),
-            (Ok(()), Some(Err(_))) => Err(RunError::Cancelled),
+        // An interrupt or a stall is returned even when the future is done; a stop is not.
+        if let Err(error) = ran {
+            if main.task().outcome() == Some(Outcome::Completed) {
+                self.kernel.report_lost_result(type_name::<F::Output>(), &main.task().cell);
+            }
+            return Err(error);
         }
+        match main.try_result() {
+            None => Err(RunError::Stopped),
+            Some(Ok(output)) => Ok(output),
+            Some(Err(JoinError::Panicked(panic))) => panic.resume(),
+            Some(Err(_)) => Err(RunError::Cancelled),
+        }
+    }
+
+    /// Prints which seed replays this loop's run, if it was simulated.
+    pub(crate) fn print_seed(&self) {
+        drop(SeedNotice::new(self.seed()));
     }
 
     /// Runs until [`stop`](LoopHandle::stop) is called.
@@ -196,19 +216,6 @@ impl EventLoop {
     /// ```
     pub fn handle(&self) -> LoopHandle {
         self.handle.clone()
-    }
-}
-
-/// Says which seed replays a run, when the run fails or panics.
-struct SeedNotice {
-    seed: Option<u64>,
-}
-
-impl Drop for SeedNotice {
-    fn drop(&mut self) {
-        if let Some(seed) = self.seed {
-            eprintln!("tidegate: this run was simulated; EventLoop::simulated({seed}) replays it");
-        }
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod event_loop;
 pub(crate) mod explore;
 pub(crate) mod loops;
+mod main_task;
 pub(crate) mod on_loop;
 pub(crate) mod remote;
 pub(crate) mod runner;

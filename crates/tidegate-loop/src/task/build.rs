@@ -72,8 +72,22 @@ where
     F: Future + 'static,
     J: Judge<F::Output> + 'static,
 {
-    let task = make::<F, J>(kernel, future, location, Snapshot::current(), true);
-    JoinHandle::new(task)
+    spawn_in::<F, J>(kernel, future, location, Snapshot::current())
+}
+
+/// Starts a task in the given context.
+#[inline]
+pub(crate) fn spawn_in<F, J>(
+    kernel: &Kernel,
+    future: F,
+    location: &'static Location<'static>,
+    context: Snapshot,
+) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    J: Judge<F::Output> + 'static,
+{
+    JoinHandle::new(make::<F, J>(kernel, future, location, context, true))
 }
 
 #[inline]

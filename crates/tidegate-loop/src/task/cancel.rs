@@ -121,6 +121,15 @@ pub(crate) fn take_back(task: &Header) -> u32 {
     u32::from(left)
 }
 
+/// The current task returns: a request that has not been delivered is dropped.
+pub(crate) fn drop_pending() {
+    current::with(|kernel| {
+        if let Some(task) = kernel.and_then(Kernel::current_task) {
+            task.clear(flag::MUST_CANCEL);
+        }
+    });
+}
+
 /// During the task's own step: what it sent on and what has not come back is no longer wanted.
 pub(crate) fn forget(task: &Header) {
     let is_running = || current::with(|kernel| kernel.is_some_and(|kernel| kernel.is_running(task)));

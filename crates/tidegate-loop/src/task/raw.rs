@@ -1,7 +1,7 @@
 //! A task's memory: a header that everybody may look at, and behind it the future, later its output. One
 //! allocation, counted without atomics. What a task needs of unsafe code is here and in `alloc.rs`.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::fmt::Display;
 use std::future::Future;
@@ -69,6 +69,7 @@ struct VTable {
     poll: unsafe fn(NonNull<Header>, &mut PollContext<'_>) -> Polled,
     clear: unsafe fn(NonNull<Header>),
     failure: unsafe fn(NonNull<Header>) -> Option<String>,
+    lost: unsafe fn(NonNull<Header>) -> Option<&'static str>,
     /// Moves the output, if it is there, to an `Option<F::Output>`.
     take: unsafe fn(NonNull<Header>, *mut ()),
     free: unsafe fn(NonNull<Header>),
@@ -295,6 +296,14 @@ impl Header {
         })
     }
 
+    /// A copy of the task's own context.
+    pub(crate) fn context_values(&self) -> Snapshot {
+        let values = self.context.take();
+        let copy = values.clone();
+        self.context.set(values);
+        copy
+    }
+
     #[inline]
     pub(crate) fn shared_context(&self) -> Option<Rc<ContextCell>> {
         self.extras().and_then(|extras| extras.context.get().cloned())
@@ -306,10 +315,15 @@ impl Header {
     }
 }
 
-/// Tells whether an output is an error that somebody should see.
+/// Decides whether an output is an error, and how it is described.
 pub(crate) trait Judge<T> {
     fn is_failure(output: &T) -> bool;
+    /// The message of an output that is a failure.
     fn failure(output: &T) -> Option<String>;
+    /// The type of an output that may be an error although it is no failure.
+    fn lost(_: &T) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Any value is fine.
@@ -322,6 +336,10 @@ impl<T> Judge<T> for AnyValue {
 
     fn failure(_: &T) -> Option<String> {
         None
+    }
+
+    fn lost(_: &T) -> Option<&'static str> {
+        Some(type_name::<T>())
     }
 }
 
@@ -359,6 +377,7 @@ impl TaskRef {
                     poll: poll::<F, J>,
                     clear: clear::<F>,
                     failure: failure::<F, J>,
+                    lost: lost::<F, J>,
                     take: take::<F>,
                     free: free::<F>,
                 }
@@ -407,6 +426,15 @@ impl TaskRef {
     pub(crate) unsafe fn failure(&self) -> Option<String> {
         // SAFETY: as in `poll`.
         unsafe { (self.vtable.failure)(self.0) }
+    }
+
+    /// The type of the output, if that may be an error although it is no failure.
+    ///
+    /// # Safety
+    /// As for `failure`.
+    pub(crate) unsafe fn lost(&self) -> Option<&'static str> {
+        // SAFETY: as in `poll`.
+        unsafe { (self.vtable.lost)(self.0) }
     }
 
     /// The output, once.
@@ -506,6 +534,14 @@ unsafe fn failure<F: Future, J: Judge<F::Output>>(task: NonNull<Header>) -> Opti
     // SAFETY: the contract of `TaskRef::failure`.
     match unsafe { state::<F>(task) } {
         State::Output(output) => J::failure(output),
+        _ => None,
+    }
+}
+
+unsafe fn lost<F: Future, J: Judge<F::Output>>(task: NonNull<Header>) -> Option<&'static str> {
+    // SAFETY: the contract of `TaskRef::lost`.
+    match unsafe { state::<F>(task) } {
+        State::Output(output) => J::lost(output),
         _ => None,
     }
 }
