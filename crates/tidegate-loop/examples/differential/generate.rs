@@ -91,6 +91,8 @@ struct Features {
     eager: bool,
     calls: bool,
     fail: bool,
+    /// Stops and interrupts, which a runner answers.
+    leave: bool,
 }
 
 impl Features {
@@ -115,6 +117,7 @@ impl Features {
             eager: rng.chance(25) && abilities.eager,
             calls: rng.chance(40),
             fail: rng.chance(10),
+            leave: rng.chance(25),
         }
     }
 }
@@ -122,7 +125,7 @@ impl Features {
 /// Draws the program of that seed.
 pub(crate) fn generate(seed: u64, abilities: Abilities) -> Program {
     let mut rng = Rng(seed);
-    let features = Features::draw(&mut rng, abilities);
+    let mut features = Features::draw(&mut rng, abilities);
     let places = Places {
         tasks: rng.between(3, 6),
         futures: rng.between(1, 3),
@@ -132,7 +135,8 @@ pub(crate) fn generate(seed: u64, abilities: Abilities) -> Program {
         contexts: 1,
         groups: rng.between(1, 2),
     };
-    let ending = rng.one_of(&[Ending::CancelRest, Ending::LetRestFinish]);
+    let ending = rng.one_of(&[Ending::CancelRest, Ending::LetRestFinish, Ending::CloseRunner, Ending::RunTwice]);
+    features.leave &= ending.is_runner();
     let watched = rng.chance(50);
     let body_count = rng.between(3, 6);
     let mut generator = Generator { rng, features, places, body_count, body: 0, labels: 0, places_filled: 0 };
@@ -217,6 +221,8 @@ enum Deed {
     ResetVar,
     CopyContext,
     Fail,
+    Stop,
+    Interrupt,
 }
 
 impl Generator {
@@ -426,6 +432,8 @@ impl Generator {
             (on(f.context, 6), Deed::ResetVar),
             (on(f.context, 4), Deed::CopyContext),
             (on(f.fail && !in_task, 5), Deed::Fail),
+            (on(f.leave, 2), Deed::Stop),
+            (on(f.leave && !in_task, 4), Deed::Interrupt),
         ]);
         match deed {
             Deed::Spawn => {
@@ -468,6 +476,8 @@ impl Generator {
             Deed::ResetVar => Action::ResetVar(self.token()),
             Deed::CopyContext => Action::CopyContext(0),
             Deed::Fail => Action::Fail(self.value()),
+            Deed::Stop => Action::Stop,
+            Deed::Interrupt => Action::Interrupt,
         }
     }
 

@@ -11,8 +11,9 @@ import logging
 import sys
 
 from virtual_loop import TICK, Itself
-from world import Error, Group, World, name_of, state_of
+from world import Error, Group, Record, World, name_of, state_of
 
+CANCEL_ALL_TASKS = asyncio.runners._cancel_all_tasks
 IDLE_TICKS = 1 << 20  # a timer this far out fires only when nothing else is left to do
 ROUNDS_MAX = 32
 
@@ -32,9 +33,12 @@ class Run(World):
     def __init__(self, program):
         super().__init__(program)
         self.let_finish = program["ending"] == "LetRestFinish"
+        self.runs = {"CloseRunner": (0,), "RunTwice": (0, 1)}.get(program["ending"])
         self.loop.set_exception_handler(self.on_report)
 
     def run(self):
+        if self.runs is not None:
+            return self.run_in_runner()
         self.spawn("loop", None, 0, "Queued")
         main = self.records[0].task
         main.add_done_callback(lambda _: self.loop.stop())
@@ -49,17 +53,104 @@ class Run(World):
             self.run_until_idle()
             if all(record.task.done() for record in self.records):
                 break
-        for record in self.records:
-            self.write("loop", f"final {record.who} {state_of(record.task)} cancelling={record.task.cancelling()}")
-        for number, future in enumerate(self.futures):
-            self.write("loop", f"final F{number} {state_of(future)}")
+        self.write_final()
         self.loop.close()
         return self.log
 
-    def run_until_idle(self):
-        """Until somebody stops the loop, or until only the timer that says so is left."""
+    def write_final(self):
+        for record in self.records:
+            if record.task is not None:  # the main task of a run that was left before its first step
+                state = state_of(record.task)
+                if state == "cancelled" and record.value is not None:
+                    # run-keeps-value: what main returned with a request pending is dropped; tidegate keeps it.
+                    self.loop.refined.met("run-keeps-value")
+                    state = f"={record.value}"
+                count = f" cancelling={record.task.cancelling()}"
+                if self.loop.is_closed() and state in ("pending", "cancelled"):
+                    # closed-loop: such a task stays pending; tidegate cancels it with the loop, and the time-outs in it
+                    # take their requests back.
+                    if state == "pending":
+                        self.loop.refined.met("closed-loop")
+                    state, count = "cancelled", ""
+                self.write("loop", f"final {record.who} {state}{count}")
+        for number, future in enumerate(self.futures):
+            self.write("loop", f"final F{number} {state_of(future)}")
+
+    def run_in_runner(self):
+        runner = asyncio.Runner(loop_factory=lambda: self.loop)
+        for body in self.runs:
+            is_over = self.run_main(runner, body)
+            self.tokens = [None] * len(self.tokens)
+            if not is_over and self.shows_vars:
+                break
+        self.stop_when_idle()
+        asyncio.runners._cancel_all_tasks = self.cancel_all_tasks
+        try:
+            runner.close()
+        except KeyboardInterrupt:
+            self.closed("interrupted")
+        except RuntimeError:
+            self.closed("stopped")
+        else:
+            self.closed("ok")
+            self.write_final()
+        finally:
+            asyncio.runners._cancel_all_tasks = CANCEL_ALL_TASKS
+        return self.log
+
+    def closed(self, how):
+        # tidegate's runner leaves out turns in which there is nothing to do.
+        self.watched = False
+        self.write("loop", f"close {how}")
+
+    def run_main(self, runner, body):
+        """Runs a body as the main task of a runner; whether it has ended."""
+        idle = self.stop_when_idle()
+        record = Record(len(self.records))
+        record.claimed = True
+        self.records.append(record)
+        try:
+            outcome = f"={runner.run(self.main_body(record, body))}"
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+        except asyncio.CancelledError:
+            # run-keeps-value, counted in `write_final`.
+            outcome = "!Cancelled" if record.value is None else f"={record.value}"
+        except RuntimeError as exc:
+            outcome = "stopped" if "stopped before" in str(exc) else f"!{name_of(exc)}"
+        except BaseException as exc:
+            outcome = f"!{name_of(exc)}"
+        idle.cancel()
+        self.write("loop", f"run {record.who} {outcome}")
+        return outcome not in ("interrupted", "stopped")
+
+    async def main_body(self, record, body):
+        record.task = asyncio.current_task()
+        record.value = await self.task_body(record, body)
+        return record.value
+
+    def cancel_all_tasks(self, loop):
+        """runner-cancel-order: a runner cancels what is left in the order of a set of addresses; tidegate in the order of
+        spawning."""
+        every = asyncio.runners.tasks.all_tasks
+        left = every(loop)
+        ordered = [record.task for record in self.records if record.task in left]
+        ordered += [task for task in left if task not in ordered]
+        if len(left) > 1:
+            self.loop.refined.met("runner-cancel-order")
+        asyncio.runners.tasks.all_tasks = lambda loop: ordered
+        try:
+            CANCEL_ALL_TASKS(loop)
+        finally:
+            asyncio.runners.tasks.all_tasks = every
+
+    def stop_when_idle(self):
         when = (self.loop.ticks() // IDLE_TICKS + 1) * IDLE_TICKS
-        idle = self.loop.call_at(when * TICK, self.on_idle)
+        return self.loop.call_at(when * TICK, self.on_idle)
+
+    def run_until_idle(self):
+        """Until the loop is stopped, or until only the timer that does so is left."""
+        idle = self.stop_when_idle()
         self.loop.run_forever()
         idle.cancel()
 
@@ -368,6 +459,8 @@ def catches(kind, exc):
 
 def main():
     logging.disable(logging.CRITICAL)
+    # Coroutines that a runner left behind when it ended early fail when they are collected, without a loop.
+    sys.unraisablehook = lambda _: None
     # Collecting in the middle of a program would cost time and, for a coroutine left behind, run its clean-up there.
     gc.disable()
     for number, line in enumerate(sys.stdin):

@@ -9,6 +9,8 @@ impl Display for Program {
         let ending = match self.ending {
             Ending::CancelRest => "the rest is cancelled when main ends",
             Ending::LetRestFinish => "the rest may finish when main ends",
+            Ending::CloseRunner => "main is run by a runner, which closes",
+            Ending::RunTwice => "main and body 1 are run by a runner, which closes",
         };
         writeln!(f, "# seed {}; {ending}", self.seed)?;
         for (number, body) in self.bodies.iter().enumerate() {
@@ -131,6 +133,8 @@ fn act(f: &mut Formatter<'_>, action: &Action, depth: usize) -> fmt::Result {
         Action::ResetVar(token) => line(f, depth, format_args!("reset(token[{token}])")),
         Action::CopyContext(context) => line(f, depth, format_args!("context[{context}] = copy_context()")),
         Action::Fail(number) => line(f, depth, format_args!("raise Error({number})")),
+        Action::Stop => line(f, depth, "loop.stop()"),
+        Action::Interrupt => line(f, depth, "raise KeyboardInterrupt"),
     }
 }
 

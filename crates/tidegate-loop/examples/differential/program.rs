@@ -48,6 +48,16 @@ pub(crate) enum Ending {
     CancelRest,
     /// They run until nothing is due any more; what still waits then is cancelled.
     LetRestFinish,
+    /// Main is run by a `Runner`, which then closes.
+    CloseRunner,
+    /// Body 1 is run by the same `Runner`, too, before it closes.
+    RunTwice,
+}
+
+impl Ending {
+    pub(crate) fn is_runner(self) -> bool {
+        matches!(self, Ending::CloseRunner | Ending::RunTwice)
+    }
 }
 
 /// What a coroutine does; each statement writes what came of it to the transcript.
@@ -168,6 +178,10 @@ pub(crate) enum Action {
     CopyContext(Place),
     /// Fails where it stands; only in callbacks, whose failures go to the loop's exception handler.
     Fail(i64),
+    /// Stops the loop after this tick; only under a `Runner`.
+    Stop,
+    /// Leaves the loop as Python's KeyboardInterrupt does; only in callbacks under a `Runner`.
+    Interrupt,
 }
 
 /// How a task is started.

@@ -11,7 +11,16 @@ class Refined:
 
     def __init__(self):
         self.count = dict.fromkeys(
-            ("equal-deadlines", "group-cancel-order", "as-completed-done-order", "self-await"), 0
+            (
+                "equal-deadlines",
+                "group-cancel-order",
+                "as-completed-done-order",
+                "self-await",
+                "runner-cancel-order",
+                "run-keeps-value",
+                "closed-loop",
+            ),
+            0,
         )
 
     def met(self, which):

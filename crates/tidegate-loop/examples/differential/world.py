@@ -68,6 +68,7 @@ class Record:
         self.number = number
         self.who = f"T{number}"
         self.task = None
+        self.value = None  # what the main task of a run returned
         self.claimed = False  # somebody has what in tidegate is the one join handle
 
 
@@ -304,3 +305,11 @@ class World:
     def Fail(self, who, number):
         self.write(who, f"fail {number}")
         raise Error(number)
+
+    def Stop(self, who, record):
+        self.write(who, "stop")
+        self.loop.stop()
+
+    def Interrupt(self, who, record):
+        self.write(who, "interrupt")
+        raise KeyboardInterrupt

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::rc::Rc;
 
-use tidegate_loop::{Context, ContextVar, Task};
+use tidegate_loop::{Context, ContextVar, Task, interrupt};
 
 use super::exc::{Exc, python_bool, show};
 use super::world::{AnyHandle, Mark, World};
@@ -63,6 +63,14 @@ impl World {
                 self.write(who, format_args!("fail {number}"));
                 // Resumed rather than raised: the loop sees a panic, the panic hook has nothing to print.
                 std::panic::resume_unwind(Box::new(Exc::Error(*number).to_string()));
+            }
+            Action::Stop => {
+                self.write(who, "stop");
+                self.handle.stop();
+            }
+            Action::Interrupt => {
+                self.write(who, "interrupt");
+                interrupt("as the program says");
             }
             _ => self.act_on_future(who, action),
         }

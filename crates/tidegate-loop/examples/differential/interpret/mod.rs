@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use tidegate_loop::{Duration, Event, EventLoop, Observer, ReportKind};
+use tidegate_loop::{CleanupError, Duration, Event, EventLoop, Observer, ReportKind, RunError, Runner, TimerHandle};
 
 use crate::program::{Ending, Program, Start};
 use world::World;
@@ -31,8 +31,13 @@ const ROUNDS_MAX: usize = 32;
 pub(crate) fn run(program: &Program) -> Vec<String> {
     let event_loop = EventLoop::builder().strict(true).virtual_time().build().expect("a loop in virtual time");
     let turns = program.watched.then(|| Turns::watch(&event_loop));
-    let world = World::new(program, event_loop.clone(), turns);
-    let ended = catch_unwind(AssertUnwindSafe(|| whole(&event_loop, &world, program.ending)));
+    let world = World::new(program, event_loop.handle(), turns);
+    report_to(&event_loop, &world);
+    let ended = catch_unwind(AssertUnwindSafe(|| match program.ending {
+        Ending::CloseRunner => in_runner(event_loop, &world, &[0]),
+        Ending::RunTwice => in_runner(event_loop, &world, &[0, 1]),
+        ending => whole(&event_loop, &world, ending),
+    }));
     if let Err(panic) = ended {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
@@ -62,7 +67,7 @@ impl Observer for Turns {
     }
 }
 
-fn whole(event_loop: &EventLoop, world: &Rc<World>, ending: Ending) {
+fn report_to(event_loop: &EventLoop, world: &Rc<World>) {
     // Weak, because the loop keeps the handler and the world keeps the loop.
     let world_ref = Rc::downgrade(world);
     event_loop.set_exception_handler(move |report| {
@@ -73,6 +78,50 @@ fn whole(event_loop: &EventLoop, world: &Rc<World>, ending: Ending) {
             world.write("loop", format_args!("report {}", report.message()));
         }
     });
+}
+
+/// Runs those bodies in a runner, one after the other, and closes it.
+fn in_runner(event_loop: EventLoop, world: &Rc<World>, bodies: &[usize]) {
+    let runner = Runner::new(event_loop).ctrl_c(false);
+    for &body in bodies {
+        let idle = stop_when_idle(world);
+        let main = world.main_record();
+        let ended = runner.run(world.clone().main_body(main.clone(), body));
+        idle.cancel();
+        let is_over = !matches!(ended, Err(RunError::Stopped | RunError::Interrupted(_)));
+        world.write(
+            "loop",
+            match ended {
+                Ok(ended) => format!("run {} {}", main.who, exc::show(&ended)),
+                Err(RunError::Cancelled) => format!("run {} !Cancelled", main.who),
+                Err(RunError::Stopped) => format!("run {} stopped", main.who),
+                Err(RunError::Interrupted(_)) => format!("run {} interrupted", main.who),
+                Err(error) => format!("run {} failed: {error}", main.who),
+            },
+        );
+        world.tokens.borrow_mut().fill_with(|| None);
+        if !is_over && world.shows_vars {
+            break;
+        }
+    }
+    let _idle = stop_when_idle(world);
+    let closed = runner.close();
+    // The loop has dropped its handler; without one, errors that nobody asked for would be logged.
+    world.handle.set_exception_handler(|_| ());
+    // tidegate's runner leaves out turns in which there is nothing to do.
+    world.stop_counting_turns();
+    match closed {
+        Ok(()) => {
+            world.write("loop", "close ok");
+            world.write_final();
+        }
+        Err(CleanupError::EndedEarly(RunError::Stopped)) => world.write("loop", "close stopped"),
+        Err(CleanupError::EndedEarly(RunError::Interrupted(_))) => world.write("loop", "close interrupted"),
+        Err(error) => world.write("loop", format_args!("close failed: {error}")),
+    }
+}
+
+fn whole(event_loop: &EventLoop, world: &Rc<World>, ending: Ending) {
     world.spawn("loop", None, 0, Start::Queued);
     let main = world.record(0);
     let stop = world.handle.clone();
@@ -95,14 +144,19 @@ fn whole(event_loop: &EventLoop, world: &Rc<World>, ending: Ending) {
     world.write_final();
 }
 
-/// Until somebody stops the loop, or until only the timer that says so is left.
-fn run_until_idle(event_loop: &EventLoop, world: &Rc<World>) {
+/// A timer that stops the loop when nothing else is left.
+fn stop_when_idle(world: &Rc<World>) -> TimerHandle {
     let when = (world.now() / IDLE_TICKS + 1) * IDLE_TICKS;
     let speaker = world.clone();
-    let idle = world.handle.call_at(world.instant(when), move || {
+    world.handle.call_at(world.instant(when), move || {
         speaker.write("loop", "idle");
         speaker.handle.stop();
-    });
+    })
+}
+
+/// Until the loop is stopped, or until only the timer that does so is left.
+fn run_until_idle(event_loop: &EventLoop, world: &Rc<World>) {
+    let idle = stop_when_idle(world);
     if let Err(error) = event_loop.run_forever() {
         world.write("loop", format_args!("run_forever failed: {error}"));
     }

@@ -115,7 +115,7 @@ pub(crate) struct World {
     pub(crate) bodies: Rc<[crate::program::Block]>,
     pub(crate) handle: LoopHandle,
     start: Instant,
-    turns: Option<Turns>,
+    turns: RefCell<Option<Turns>>,
     log: RefCell<Vec<String>>,
     records: RefCell<Vec<Rc<Record>>>,
     pub(crate) tasks: RefCell<Vec<Option<Rc<Record>>>>,
@@ -140,7 +140,7 @@ impl World {
         Rc::new(World {
             bodies: program.bodies.as_slice().into(),
             start: handle.time(),
-            turns,
+            turns: RefCell::new(turns),
             log: RefCell::default(),
             records: RefCell::default(),
             tasks: empty(places.tasks),
@@ -157,9 +157,13 @@ impl World {
     }
 
     pub(crate) fn write(&self, who: &str, what: impl Display) {
-        let turn = self.turns.as_ref().map_or(String::new(), |turns| format!(".{}", turns.0.get()));
+        let turn = self.turns.borrow().as_ref().map_or(String::new(), |turns| format!(".{}", turns.0.get()));
         let line = format!("{}{turn} {who} {what}", self.now());
         self.log.borrow_mut().push(line);
+    }
+
+    pub(crate) fn stop_counting_turns(&self) {
+        self.turns.take();
     }
 
     /// The transcript; the world is of no use afterwards. What it holds refers back to it, so it lets go.
@@ -202,9 +206,13 @@ impl World {
     }
 
     pub(crate) fn write_final(&self) {
-        for record in self.records.borrow().iter() {
+        // The main task of a run that was left before its first step is not known.
+        for record in self.records.borrow().iter().filter(|record| record.is_known()) {
+            let state = record.state();
             let cancelling = record.task().cancelling();
-            self.write("loop", format_args!("final {} {} cancelling={cancelling}", record.who, record.state()));
+            let may_have_been_closed = self.handle.is_closed() && state == "cancelled";
+            let count = if may_have_been_closed { String::new() } else { format!(" cancelling={cancelling}") };
+            self.write("loop", format_args!("final {} {state}{count}", record.who));
         }
         for number in 0..self.futures.borrow().len() {
             self.write("loop", format_args!("final F{number} {}", self.future_state(number)));
@@ -232,6 +240,20 @@ impl World {
             builder = builder.eager();
         }
         record.born(builder.spawn_fallible(self.clone().task_body(record.clone(), body)));
+    }
+
+    /// A record for the main task of a run.
+    pub(crate) fn main_record(&self) -> Rc<Record> {
+        let mut records = self.records.borrow_mut();
+        let record = Record::new(records.len());
+        records.push(record.clone());
+        record
+    }
+
+    /// A body as the main task of a run.
+    pub(crate) async fn main_body(self: Rc<Self>, record: Rc<Record>, body: usize) -> Ended {
+        record.born_in_group(Task::current());
+        self.task_body(record, body).await
     }
 
     /// A record for one more task, not yet entered; none when there are enough.
