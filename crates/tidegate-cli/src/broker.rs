@@ -43,7 +43,7 @@ impl BodyArgs {
 }
 
 impl BrokerArgs {
-    /// Where nobody says which kind: the one that goes with a codec.
+    /// Sets the queue kind to the one that goes with a codec, unless `--queue-kind` was given.
     pub(crate) fn kind_unless_given(mut self, kind: Kind) -> BrokerArgs {
         self.queue_kind.get_or_insert(kind);
         self
@@ -67,7 +67,7 @@ impl BrokerArgs {
         self.broker.open(self.kind(), self.body_bytes_max).await
     }
 
-    /// As [`open`](Self::open), for who wants to know whether it is RabbitMQ.
+    /// As [`open`](Self::open); also returns the RabbitMQ broker, if it is one.
     pub(crate) async fn open_known(&self) -> anyhow::Result<(Rc<dyn Broker>, Option<Rc<RabbitBroker>>)> {
         match &self.broker {
             BrokerUrl::Amqp(_) => {
@@ -133,7 +133,7 @@ pub(crate) enum BrokerUrl {
     Memory,
     /// A file; `None`: the usual one.
     Sqlite(Option<PathBuf>),
-    /// RabbitMQ. What is wrong with its address is told by us, because clap would show it with its password.
+    /// RabbitMQ. An error in its address is kept and reported later, because clap would show the address with its password.
     Amqp(Result<Box<Uri>, UriError>),
 }
 
@@ -155,11 +155,13 @@ impl FromStr for BrokerUrl {
             }
             Some(("amqp" | "amqps", _)) => Ok(BrokerUrl::Amqp(text.parse().map(Box::new))),
             Some((scheme, _)) if scheme.len() > 1 => {
-                bail!("{scheme}: is no broker of ours; use sqlite:PATH, sqlite:, amqp://HOST or memory:")
+                bail!("unknown broker {scheme}:; use sqlite:PATH, sqlite:, amqp://HOST or memory:")
             }
             _ => {
                 let text = masked(text);
-                bail!("{text:?} is no broker; use sqlite:PATH (such as sqlite:{text}), sqlite:, amqp://HOST or memory:")
+                bail!(
+                    "{text:?} is not the address of a broker; use sqlite:PATH (such as sqlite:{text}), sqlite:, amqp://HOST or memory:"
+                )
             }
         }
     }
@@ -227,7 +229,7 @@ impl BrokerUrl {
 }
 
 const NOT_SHARED: &str =
-    "memory: is a queue within one process, which nobody else can reach; use sqlite:PATH or amqp://HOST";
+    "memory: is a queue within one process, which other processes cannot reach; use sqlite:PATH or amqp://HOST";
 
 fn usual_path(make: bool) -> anyhow::Result<PathBuf> {
     let path = SqliteBroker::default_path().context(
@@ -281,9 +283,9 @@ mod tests {
     fn what_is_no_url_says_what_would_be() {
         let error = |text: &str| text.parse::<BrokerUrl>().unwrap_err().to_string();
         assert!(error("jobs.db").contains("sqlite:jobs.db"));
-        assert!(error("redis://localhost").contains("redis: is no broker"));
+        assert!(error("redis://localhost").contains("unknown broker redis:"));
         assert!(error("sqlite://").contains("sqlite:PATH"));
         assert!(error("memory:x").contains("nothing behind"));
-        assert!(error("").contains("is no broker"));
+        assert!(error("").contains("is not the address of a broker"));
     }
 }

@@ -167,7 +167,7 @@ impl File {
         Ok(File { path: path.to_owned(), table, trusted })
     }
 
-    /// An option that nobody has is a mistake worth stopping for: a limit that is misspelt would not hold.
+    /// Refuses unknown options: a limit with a misspelt name would not hold.
     fn check(&self, command: &Command) -> anyhow::Result<()> {
         self.check_table(&self.table, command, "")
     }
@@ -219,8 +219,8 @@ impl File {
 
 /// Reads the whole file if it is no larger than [`LEN_MAX`].
 ///
-/// A file that came with a folder may be a link to another file, whose lines an error would quote, or a pipe that nobody
-/// writes to. Unless the user has chosen the file, only regular files are read.
+/// A file that came with a folder may be a link to another file, whose lines an error would quote, or a pipe without
+/// a writer. Unless the user has chosen the file, only regular files are read.
 fn read_bounded(path: &Path, trusted: bool) -> anyhow::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true);

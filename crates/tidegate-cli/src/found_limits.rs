@@ -22,7 +22,7 @@ const STALE_AFTER: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Servers that are kept; the oldest go first.
 const SERVERS_MAX: usize = 64;
 
-/// A larger file is not one of ours.
+/// Largest file that is read; tidegate writes smaller ones.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The lengths that a window can have.

@@ -134,7 +134,7 @@ fn encrypted(address: &str) -> &'static str {
 
 /// Returns a warning if other users of the machine can read a file with `what` in it.
 pub(crate) fn readable_by_others(path: &Path, what: &str) -> Option<String> {
-    // A pipe or a device, as /dev/stdin or the <(…) of a shell, is nobody else's.
+    // A pipe or a device, such as /dev/stdin or the <(…) of a shell, is not readable by others.
     let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let mode = found.permissions().mode() & 0o777;
     let path = path.display();

@@ -19,7 +19,7 @@ pub(crate) fn span(text: &str) -> anyhow::Result<Duration> {
     let seconds = number.parse::<f64>().ok().zip(factor).map(|(number, factor)| number * factor);
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| anyhow!("{text:?} is no span of time; write 500ms, 10s, 5m, 2h or 7d"))
+        .ok_or_else(|| anyhow!("{text:?} is not a duration; write 500ms, 10s, 5m, 2h or 7d"))
 }
 
 /// An instant: with its offset, or as seconds since 1970.

@@ -241,7 +241,7 @@ fn wrong_arguments_say_what_is_wrong() {
     assert!(error(&["enqueue", "a", "--kwargs", "[1]"]).contains("--kwargs must be a JSON object"));
     assert!(error(&["enqueue", "a", "--args", "[1"]).contains("--args is no JSON: EOF"));
     assert!(error(&["enqueue", "a", "--args", "@none.json"]).contains("cannot read none.json"));
-    assert!(error(&["enqueue", "a", "--countdown", "soon"]).contains("no span of time"));
+    assert!(error(&["enqueue", "a", "--countdown", "soon"]).contains("not a duration"));
     assert!(error(&["enqueue", "a", "--eta", "2026-01-01T00:00:00"]).contains("offset"));
     assert!(error(&["enqueue", "a", "--priority", "12"]).contains("12 is not in 0..=9"));
     assert!(error(&["enqueue", "a", "--soft-limit", "2s", "--hard-limit", "1s"]).contains("soft limit"));

@@ -1,6 +1,6 @@
 //! Prints what can be read from PDFs: `pdf_pages [--picture PX DIRECTORY] [--summary] FILE…`
 //!
-//! With `--picture` each page is also written as a PNG; with `--summary` there is one line a file instead of the text.
+//! With `--picture` each page is also written as a PNG; with `--summary` there is one line per file instead of the text.
 
 use std::error::Error;
 use std::fs;

@@ -25,7 +25,7 @@ pub struct Document {
     path: PathBuf,
     reader: Reader,
     about: About,
-    /// `None`: none has been started since the last one ended. Whoever holds the lock talks to the child.
+    /// `None` if no child was started since the last one ended. The holder of the lock talks to the child.
     worker: Mutex<Option<Worker>>,
     /// How much of the document's time has been used.
     busy: Cell<Duration>,
@@ -54,7 +54,7 @@ pub struct Stats {
     pub failed: u64,
     /// Children that were started, the first included.
     pub children: u64,
-    /// Who waits for the child at the moment, or is served by it.
+    /// Requests that wait for the child or are served by it.
     pub asking: u64,
     /// The time in which something was read.
     pub busy: Duration,
@@ -130,7 +130,7 @@ impl Document {
     /// See [`PageError`]; each names the file and the page.
     ///
     /// # Cancel safety
-    /// Safe: a page that nobody waits for any more is given up, together with the child that was reading it.
+    /// Safe: if the future is dropped, the child that was reading the page is ended with it.
     pub async fn page(&self, number: u32, want: Want) -> Result<Page, PageError> {
         if number == 0 || number > self.about.pages {
             let (path, pages) = (self.path.clone(), self.about.pages);
@@ -152,7 +152,8 @@ impl Document {
         if left.is_zero() {
             return Err(PageError::DocumentTime { path: self.path.clone(), page: number, limit: time });
         }
-        // Out of its place while it is busy: who gives up on the way leaves none behind that would answer somebody else.
+        // Taken out while it is busy: if this future is dropped on the way, the child goes too, so that it cannot answer
+        // the next request with this page.
         let mut living = match worker.take() {
             Some(living) if !self.is_worn(&limits) => living,
             _ => self.restart(number, left).await?,
@@ -265,7 +266,7 @@ fn page_of(number: u32, want: Want, reply: Reply, mut body: Vec<u8>) -> Result<P
     Ok(Page { number, text, picture, warnings })
 }
 
-/// Somebody asks for a page.
+/// Counts a request for a page while it lives.
 struct Asking<'a>(&'a RefCell<Stats>);
 
 impl<'a> Asking<'a> {

@@ -15,7 +15,7 @@ const SPACE_CJK_EMS: f32 = 0.6;
 const GUTTER_EMS: f32 = 1.0;
 /// Baselines closer than this, in ems of the smaller, are one line.
 const LINE_EMS: f32 = 0.45;
-/// So many lines, and so many characters a line, make a column; less is a table, which is read by rows.
+/// Fewest lines, and fewest characters per line, of a column. Less than that is a table, which is read by rows.
 const COLUMN_LINES: usize = 4;
 const COLUMN_CHARS: usize = 15;
 /// Gutters are looked for in the middle of the text: this share of its width is left out on either side.
@@ -122,7 +122,7 @@ impl Chunk {
     }
 }
 
-/// Whether what lies between `before` and `after` is a space that nobody has drawn.
+/// Returns `true` if the gap between `before` and `after` is a space that was not drawn as a glyph.
 fn spaced(before: &str, after: &str, gap: f32, em: f32) -> bool {
     let (Some(last), Some(first)) = (before.chars().next_back(), after.chars().next()) else { return false };
     let limit = if is_ideograph(last) && is_ideograph(first) { SPACE_CJK_EMS } else { SPACE_EMS };

@@ -112,7 +112,7 @@ pub struct PageText {
     pub text: String,
     /// How many glyphs were drawn.
     pub glyphs: u32,
-    /// For how many of them nobody knows the character; they are not in the text.
+    /// How many of them have no known character; they are not in the text.
     pub unknown: u32,
     /// How many pictures were drawn: a page of one picture and no text is a scan.
     pub images: u32,

@@ -116,7 +116,7 @@ impl Reader {
     /// Safe: the child ends with the future.
     ///
     /// # Panics
-    /// Outside of a running loop. On one in virtual time a child is not waited for, so that every limit is over at once.
+    /// Outside of a running loop. In virtual time the loop does not wait for a child, so every time limit passes at once.
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<Document, OpenError> {
         Document::open(self.clone(), path.as_ref()).await
     }

@@ -174,7 +174,7 @@ fn fault_of(status: ExitStatus, last_words: &str, limits: &Limits) -> Fault {
     match (status.signal(), status.code()) {
         (Some(CPU_TIME), _) => Fault::TimedOut { limit: limits.document_time },
         (Some(BAD_CALL), _) => Fault::Forbidden,
-        (Some(KILLED), _) => Fault::Ended { how: "somebody killed it; perhaps the system is out of memory".to_owned() },
+        (Some(KILLED), _) => Fault::Ended { how: "it was killed; perhaps the system is out of memory".to_owned() },
         (Some(signal), _) => Fault::Ended { how: format!("by signal {signal}; {}", first_line(last_words)) },
         (None, Some(0)) => Fault::Ended {
             how: "it did not answer; does its main begin with tidegate_pdf::child::main_if_asked()?".to_owned(),

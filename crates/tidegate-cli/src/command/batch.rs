@@ -206,7 +206,7 @@ async fn send(config: Config, reporter: Reporter, stopped_by: StopSignal) -> any
     let gate = limits.admission.clone();
     let upstream = server.address.provider.name();
     let (hinting, began) = (reporter.clone(), Instant::now());
-    // As many connections as requests under way, and none of them closed between two.
+    // One connection per request in flight, kept open between requests.
     let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE).build()?;
     let noticing = reporter.clone();
     let caller = server.caller(&gate)?.with_client(client).with_notice(move |line| noticing.say(line));

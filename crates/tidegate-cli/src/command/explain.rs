@@ -37,8 +37,8 @@ const STATE: &str = ".tidegate";
 
 /// Explain PDFs page by page, within a provider's limits
 ///
-/// Each page is sent with its neighbours as context; pages of a file and files are under way at once. Every answer is kept
-/// before it counts: stop at any time, even with kill -9, and the same command again asks only for what is missing.
+/// Each page is sent with its neighbours as context; many pages and files are in flight at once. Every answer is stored
+/// before it counts: stop at any time, even with kill -9, and the same command again sends only what is missing.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Outputs, per file: NAME.html (each page beside its explanation), NAME.md, NAME.json; report.json for the run; \
@@ -395,7 +395,7 @@ fn provider(
     })
 }
 
-/// Who asks.
+/// Which side calls the provider.
 #[derive(Clone, Copy)]
 enum Manner {
     Alone,

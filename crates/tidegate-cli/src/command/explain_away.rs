@@ -14,22 +14,22 @@ use super::pages;
 use super::server::AddressArgs;
 use crate::progress::Reporter;
 
-/// So long without a single result, and it is looked whether there are workers at all.
+/// After this long without a single result, the queue is checked for workers.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How often the limits in common are asked for to be shown, where nobody here is let in by them.
+/// How often the shared limits are read for the display, because this process sends no requests under them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Workers elsewhere, who ask for us.
+/// A run whose requests are sent by workers.
 pub(super) struct Away {
     pub(super) broker: Rc<dyn Broker>,
     pub(super) crew: Crew,
     shared: Option<SharedGate>,
-    /// How workers are started, for who has none.
+    /// The command that starts a worker, shown if there is none.
     hint: String,
 }
 
-/// What is asked, and of whom.
+/// The provider, its parameters and the options of a run.
 pub(super) struct Asks<'a> {
     pub(super) address: &'a AddressArgs,
     pub(super) parameters: Option<Parameters>,
@@ -55,13 +55,13 @@ impl Away {
         Away { broker, crew, shared: limits.shared.clone(), hint }
     }
 
-    /// What goes on beside the run.
+    /// Spawns the tasks that run beside it: revoking on a stop, the warning about missing workers, the shared limits.
     pub(super) fn attend(&self, control: Control, reporter: &Reporter) -> Vec<JoinHandle<()>> {
         let mut tasks = vec![
             spawn(take_back(self.crew.clone(), control, reporter.clone())),
             spawn(miss_workers(self.crew.clone(), self.hint.clone(), reporter.clone())),
         ];
-        // Nobody enters here, so nobody would hear how the limits stand.
+        // Nothing enters the gate here, so the state of the shared limits is read on purpose.
         if let Some(shared) = self.shared.clone().filter(|_| !reporter.is_silent()) {
             tasks.push(spawn(async move {
                 loop {
@@ -74,7 +74,7 @@ impl Away {
     }
 }
 
-/// When the run is stopped, nobody is to pay for what no worker has begun.
+/// Revokes the tasks that no worker has received when the run is stopped, so that they are not paid for.
 async fn take_back(crew: Crew, control: Control, reporter: Reporter) {
     control.stop_asked().await;
     match crew.withdraw().await {
@@ -94,7 +94,7 @@ async fn take_back(crew: Crew, control: Control, reporter: Reporter) {
     }
 }
 
-/// Says so, once, if there is nobody to answer.
+/// Warns once if there is no worker.
 async fn miss_workers(crew: Crew, hint: String, reporter: Reporter) {
     let mut said = false;
     loop {

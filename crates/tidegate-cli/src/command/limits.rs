@@ -231,7 +231,7 @@ pub(crate) struct SharedArgs {
     #[arg(long, value_name = "NAME", default_value = "tidegate")]
     pub(crate) limits_name: String,
 
-    /// While Redis is lost: stop lets nobody in, share=0.5 goes on with half of every limit
+    /// While Redis is lost: stop sends nothing, share=0.5 goes on with half of every limit
     #[arg(long, value_name = "stop|share=X", default_value = "stop")]
     pub(crate) limits_lost: Lost,
 }
@@ -265,7 +265,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Tells the others that nothing is held here any more, and writes the day's count down.
+    /// Reports to the other machines that nothing is held here any more, and stores the day's count.
     pub(crate) async fn close(self) {
         self.admission.close();
         if let Some(shared) = self.shared {
@@ -342,7 +342,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("{unit:?} is no unit of time; use ms, s, m or h")),
+        _ => return Err(format!("unknown unit of time {unit:?}; use ms, s, m or h")),
     };
     let number: f64 = number.parse().map_err(|_| "a time looks like 500ms, 20s, 5m or 1h".to_owned())?;
     Duration::try_from_secs_f64(number * factor)

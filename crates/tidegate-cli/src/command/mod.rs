@@ -114,7 +114,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Done> {
     }
 }
 
-/// So many pages, in words.
+/// Returns a number of pages in words.
 #[cfg(feature = "pdf")]
 fn pages(count: usize) -> String {
     if count == 1 { "1 page".into() } else { format!("{count} pages") }

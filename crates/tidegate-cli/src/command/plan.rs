@@ -1,4 +1,4 @@
-//! `tidegate plan`: how long a job would take and what it would cost, without asking anybody.
+//! `tidegate plan`: how long a job would take and what it would cost, without sending a request.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PDF|DIR|JSONL", required_unless_present = "requests")]
     paths: Vec<PathBuf>,
 
-    /// So many requests, all alike
+    /// Number of equal requests, instead of files
     #[arg(long, value_name = "N", conflicts_with = "paths", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 

@@ -1,4 +1,4 @@
-//! A plan over time, drawn with letters and blocks: how many requests a minute, and what they wait for.
+//! A plan over time, drawn with letters and blocks: requests per minute, and the limit that blocks them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) fn draw(plan: &Plan) -> String {
 }
 
 struct Column<'p> {
-    /// Requests a minute.
+    /// Requests per minute.
     rate: f64,
     bound_by: Option<&'p str>,
 }

@@ -30,15 +30,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7879")]
     listen: SocketAddr,
 
-    /// Requests a minute, or in a shorter window: 100/2s
+    /// Requests per minute, or in a shorter window: 100/2s
     #[arg(long, value_name = "N[/TIME]")]
     rpm: Option<Limit>,
 
-    /// Tokens a minute, or in a shorter window: 50000/2s
+    /// Tokens per minute, or in a shorter window: 50000/2s
     #[arg(long, value_name = "N[/TIME]")]
     tpm: Option<Limit>,
 
-    /// Tokens of requests a minute, counted apart from those of answers: 30000/2s
+    /// Input tokens per minute, for providers that limit them separately: 30000/2s
     #[arg(long, value_name = "N[/TIME]")]
     itpm: Option<Limit>,
 
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N[/TIME]")]
     otpm: Option<Limit>,
 
-    /// Requests a day
+    /// Requests per day
     #[arg(long, value_name = "N")]
     rpd: Option<u64>,
 
@@ -74,16 +74,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHAPE", default_value = "standard")]
     refusals: Refusals,
 
-    /// Count refused requests against the requests a minute, too
+    /// Count refused requests against the requests per minute, too
     #[arg(long)]
     count_refused: bool,
 
-    /// What a request costs of the tokens a minute: usage (what the answer reports), declared (max_tokens, as OpenAI does),
+    /// What a request counts against the tokens per minute: usage (what the answer reports), declared (max_tokens, as OpenAI does),
     /// input (the prompt alone), auto (usage; for Gemini and Anthropic input)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     count_tokens: Counting,
 
-    /// Leave out the headers that tell what is left of the limits
+    /// Send no headers with what is left of the limits
     #[arg(long)]
     no_rate_headers: bool,
 

@@ -13,7 +13,7 @@ use super::explain::open_index;
 use super::{Done, pages, run_on_loop};
 use crate::terminal;
 
-/// Make Markdown and HTML again from JSON, without asking anybody
+/// Make Markdown and HTML again from JSON; sends nothing
 ///
 /// Takes the JSON that explain wrote, and pairs of a PDF and JSON that came from elsewhere: [{"page": 1, "explanation": "…"}]
 /// or {"1": "…"}. The PDF is looked for where the JSON says, and beside it under the same name; without one there are no

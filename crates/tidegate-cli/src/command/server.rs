@@ -12,7 +12,7 @@ use tidegate_secret::Secret;
 use super::limits::duration;
 use crate::found_limits::Server;
 
-/// Who is asked
+/// The provider that answers
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Provider")]
 pub(crate) struct ServerArgs {
@@ -64,7 +64,7 @@ pub(crate) struct AddressArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProviderArg {
-    /// Nobody: the page's own most telling sentences, offline
+    /// Offline extractive summary; no network, no key
     Local,
     /// OpenAI, or any server that is compatible (see --base-url)
     #[value(name = "openai")]
@@ -76,7 +76,7 @@ pub(crate) enum ProviderArg {
 }
 
 impl ProviderArg {
-    /// What its server speaks; nothing if there is none.
+    /// Returns the API dialect of its server; `None` for the offline provider.
     pub(crate) fn dialect(self) -> Option<Dialect> {
         match self {
             ProviderArg::Local => None,
@@ -92,7 +92,7 @@ impl ProviderArg {
 }
 
 impl ServerArgs {
-    /// Whoever sends the requests, within `gate`.
+    /// Returns the client that sends the requests through `gate`.
     pub(crate) fn caller(&self, gate: impl Into<Admission>) -> anyhow::Result<Caller> {
         self.address.caller(gate, self.retries)
     }
@@ -156,7 +156,7 @@ impl AddressArgs {
         Ok(Some(account_name(dialect, &base, self.find_key(dialect)?.as_ref())))
     }
 
-    /// Whoever sends the requests, within `gate`; each is tried again so often when the server fails.
+    /// Returns the client that sends the requests through `gate`, with `retries` retries per request when the server fails.
     pub(crate) fn caller(&self, gate: impl Into<Admission>, retries: u32) -> anyhow::Result<Caller> {
         let key = self.key(self.dialect()?)?;
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_retries(retries);

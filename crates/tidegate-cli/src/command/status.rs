@@ -1,4 +1,4 @@
-//! `--metrics`: where the status pages are served, and who may read them.
+//! `--metrics`: the address of the status pages, and the token that protects them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

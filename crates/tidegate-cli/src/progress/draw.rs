@@ -131,7 +131,7 @@ fn overall(scene: &Scene, size: Size, style: Style) -> String {
     let bar = line.left().saturating_sub(width(&tail)).min(BAR_MAX);
     if bar >= BAR_MIN {
         let parts = [(scene.done, Paint::Good), (scene.skipped, Paint::Warn), (scene.failed, Paint::Bad)];
-        // Pages that nobody has counted yet are to be done, too.
+        // Room for pages that are not counted yet.
         let total = if scene.more { scene.pages + scene.pages / 4 + 1 } else { scene.pages };
         line.bar(bar, &parts, total);
     }

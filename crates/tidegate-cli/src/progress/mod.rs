@@ -104,7 +104,7 @@ impl Reporter {
         }
     }
 
-    /// Says something to the people who wait, whatever they want to know of the progress.
+    /// Prints a line for people, whatever kind of progress they chose.
     pub(crate) fn say(&self, line: &str) {
         match &*self.way {
             Way::Display(display) => display.borrow_mut().say(line),
@@ -121,7 +121,7 @@ impl Reporter {
         }
     }
 
-    /// The run was asked to stop, for this reason, which people are told.
+    /// Notes that the run was asked to stop, and prints the reason.
     pub(crate) fn stopping(&self, line: &str) {
         if let Way::Display(display) = &*self.way {
             display.borrow_mut().stopping = true;
@@ -230,7 +230,7 @@ struct Display {
     style: Style,
     /// `None`: nothing to show yet, or any more.
     run: Option<Rc<dyn Run>>,
-    /// Somebody has asked for it.
+    /// The run was asked to stop.
     stopping: bool,
     pressure: Pressure,
 }

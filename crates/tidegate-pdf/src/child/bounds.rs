@@ -15,7 +15,7 @@ pub(super) fn set(memory_bytes: u64, cpu: Duration) -> io::Result<()> {
     // It has all the descriptors that it needs, and starts nothing. The latter does not bind root.
     limit(Resource::Nofile, 0)?;
     limit(Resource::Nproc, 0)?;
-    // It has nothing to write, and its end is no news for whoever collects core files.
+    // It writes no files and no core dumps.
     limit(Resource::Fsize, 0)?;
     limit(Resource::Core, 0)
 }
@@ -41,7 +41,7 @@ impl MemoryPeak {
     }
 }
 
-/// A lower limit that somebody has set before stays.
+/// Sets a limit; a lower one that is set already stays.
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
     let value = Some(value.min(getrlimit(resource).maximum.unwrap_or(u64::MAX)));
     Ok(setrlimit(resource, Rlimit { current: value, maximum: value })?)

@@ -16,8 +16,8 @@ use crate::wire::PictureHead;
 
 /// Neither side is smaller: a page of no width has a picture, too.
 const SIDE_PX_MIN: u32 = 16;
-/// The caches only grow; so many pages share one.
-const PAGES_A_CACHE: u32 = 64;
+/// The caches only grow, so a new one is made after this many pages.
+const PAGES_PER_CACHE: u32 = 64;
 
 /// Draws pictures, page after page.
 pub(super) struct Pictures<'a> {
@@ -52,7 +52,7 @@ impl<'a> Pictures<'a> {
         want: PictureWant,
         warnings: &mut Vec<Warning>,
     ) -> Result<Drawn, Fault> {
-        if self.cached == PAGES_A_CACHE {
+        if self.cached == PAGES_PER_CACHE {
             (self.cache, self.cached) = (RenderCache::new(), 0);
         }
         self.cached += 1;

@@ -16,7 +16,7 @@ use crate::layout::Glyphs;
 use crate::page::Warning;
 use crate::wire::TextHead;
 
-/// More than this on a page is no text that anybody reads.
+/// Most glyphs on a page; a page with more is not readable text.
 const GLYPHS_MAX: u32 = 1_000_000;
 /// Glyphs are drawn in thousandths of an em.
 const UNITS_PER_EM: f64 = 1000.0;

@@ -32,7 +32,7 @@ fn outcome(result: i64) -> io::Result<()> {
 
 type Attempt = (&'static str, fn() -> io::Result<()>);
 
-/// What a child attempts that runs somebody else's code.
+/// What a child attempts that runs injected code.
 const ATTEMPTS: [Attempt; 11] = [
     ("open a file", || File::open("/etc/passwd").map(drop)),
     ("list a directory", || fs::read_dir("/").map(drop)),

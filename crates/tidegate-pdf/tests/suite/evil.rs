@@ -1,4 +1,4 @@
-//! Documents made to do harm: each costs at most its limits, and hurts nobody but itself.
+//! Documents made to do harm: each costs at most its limits, and harms no other.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn nesting_without_end_is_bounded() {
     let dictionaries = format!("{}{}", "<< /A ".repeat(deep), " >>".repeat(deep));
     for nested in [arrays, dictionaries] {
         let drawn = document(&[honest(), Leaf::drawing(format!("{nested} TJ")), honest()]);
-        // Skipped, overflowed or given up: either way, known by name.
+        // Skipped, overflowed or ended: in each case the fault has a name.
         match middle(&drawn, Want::text()) {
             Ok(()) | Err(Fault::Nesting | Fault::TimedOut { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -104,7 +104,7 @@ fn nesting_without_end_is_bounded() {
         made.object(&nested);
         let root = document_of(&mut made, &[honest()], 1);
         let mut bytes = made.finish(root);
-        // Once more where everybody looks first.
+        // Once more in the place that readers look at first.
         let trailer = bytes.windows(7).position(|it| it == b"trailer").unwrap();
         bytes.splice(trailer + 10..trailer + 10, format!("/Evil {nested} ").into_bytes());
         let (_directory, path) = file(&bytes);

@@ -131,7 +131,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Rng) {
     }
 }
 
-/// Replaces the next number by one that nobody expects.
+/// Replaces the next number by an unexpected one.
 fn number(bytes: &mut Vec<u8>, at: usize, random: &mut Rng) {
     const NUMBERS: [&str; 8] =
         ["0", "-1", "1", "2147483647", "4294967296", "99999999999999999999", "1e308", "0.0000001"];

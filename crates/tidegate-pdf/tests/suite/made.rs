@@ -103,7 +103,7 @@ pub(crate) fn bomb(megabytes: usize) -> Vec<u8> {
         bomb.extend_from_slice(&part);
     }
     bomb.extend_from_slice(&[0x03, 0x00]);
-    // The checksum of so many zeros.
+    // The checksum of that many zeros.
     let length = (megabytes << 20) as u64 % 65_521;
     bomb.extend_from_slice(&((length as u32) << 16 | 1).to_be_bytes());
     bomb

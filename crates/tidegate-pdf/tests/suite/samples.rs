@@ -14,7 +14,7 @@ fn texts(name: &str) -> Vec<PageText> {
         for number in 1..=document.page_count() {
             let page = document.page(number, Want::text()).await.unwrap();
             assert_eq!(page.number, number);
-            assert!(page.picture.is_none(), "nobody wanted a picture");
+            assert!(page.picture.is_none(), "no picture was asked for");
             texts.push(page.text.unwrap());
         }
         texts
@@ -80,7 +80,7 @@ fn a_scan_has_a_picture_and_no_text() {
         let picture = page.picture.unwrap();
         assert_eq!((picture.width, picture.height), (212, 300));
         let dark = dark_pixels(&picture.bytes);
-        assert!((1_000..20_000).contains(&dark), "{dark} dark pixels are no page of writing");
+        assert!((1_000..20_000).contains(&dark), "{dark} dark pixels are not a page of text");
     });
 }
 

@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long)]
     id: Option<String>,
 
-    /// After this time the handler is told to come to an end
+    /// Soft time limit: after this long the handler is asked to end
     #[arg(long, value_name = "TIME", value_parser = span)]
     soft_limit: Option<Duration>,
 
@@ -132,7 +132,7 @@ impl Codec {
     }
 }
 
-/// How it is told what happened.
+/// How results are printed.
 #[derive(Debug, Clone, Copy)]
 struct Telling {
     wait: bool,

@@ -1,4 +1,4 @@
-//! `tidegate queue dead`: tasks that were given up.
+//! `tidegate queue dead`: dead letters.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -43,7 +43,7 @@ struct LsArgs {
     #[arg(long)]
     traceback: bool,
 
-    /// Print JSON, one object a task
+    /// Print JSON, one object per task
     #[arg(long)]
     json: bool,
 

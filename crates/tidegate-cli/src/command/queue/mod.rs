@@ -1,4 +1,4 @@
-//! `tidegate queue`: what waits, what was given up, and how the file is.
+//! `tidegate queue`: waiting tasks, dead letters, and the state of the queue's file.
 
 mod dead;
 mod shown;
@@ -18,7 +18,7 @@ use crate::terminal::{self, escape};
 use shown::{as_json, as_line};
 use table::Table;
 
-/// Look into queues and put them in order
+/// Inspect, repair and empty queues
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  tidegate queue ls\n  tidegate queue peek default --limit 3\n  \
                         tidegate queue dead ls\n  tidegate queue dead retry --all")]
@@ -34,7 +34,7 @@ enum Command {
     Ls(LsArgs),
     /// The next tasks of a queue, in the order they would run; they stay (in RabbitMQ they are taken and put back)
     Peek(PeekArgs),
-    /// Drop what waits in a queue, delayed tasks too, not what is running
+    /// Delete the waiting and delayed tasks of a queue; running ones go on
     Purge(PurgeArgs),
     /// Check the file: SQLite's integrity check, that every row can be read and every task is in exactly one place
     Check(CheckArgs),
@@ -42,13 +42,13 @@ enum Command {
     Vacuum(FileArgs),
     /// Delete delay queues of earlier versions as far as they are empty (RabbitMQ)
     Upgrade(UpgradeArgs),
-    /// Tasks that were given up
+    /// List, retry or delete dead letters: tasks that get no further attempt
     Dead(dead::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// Print JSON, one object a queue
+    /// Print JSON, one object per queue
     #[arg(long)]
     json: bool,
 
@@ -66,7 +66,7 @@ struct PeekArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
 
-    /// Print JSON, one object a task
+    /// Print JSON, one object per task
     #[arg(long)]
     json: bool,
 
@@ -243,7 +243,7 @@ async fn upgrade(args: UpgradeArgs) -> anyhow::Result<Done> {
     Ok(done)
 }
 
-/// Asks, where there is somebody to ask; otherwise it takes `--yes`.
+/// Asks for confirmation on a terminal; without one, `--yes` is needed.
 fn confirmed(yes: bool, what: &str) -> anyhow::Result<bool> {
     if yes {
         return Ok(true);

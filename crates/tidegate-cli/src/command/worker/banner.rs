@@ -59,7 +59,7 @@ pub(crate) fn banner(
     line(
         "retries",
         &format!(
-            "{} after {:?} to {:?}; given up with {} crashes; results kept {:?}",
+            "{} after {:?} to {:?}; dead-lettered after {} crashes; results kept {:?}",
             policy.retries_max, policy.backoff.min, policy.backoff.max, policy.crashes_max, policy.result_ttl
         ),
     );

@@ -31,7 +31,8 @@ use crate::counts::Counts;
 /// For how long a page's answer is kept for who asked, at least.
 const PAGES_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// With so many workers dead a page is given up. It does not kill them; it waits in their hands for the quota when they die.
+/// A page is dead-lettered after this many workers died with it. The number is high, because pages that wait for the quota are
+/// lost with a worker without being the reason for its death.
 const PAGES_CRASHES: u32 = 10;
 
 /// What a worker is to do.
@@ -103,7 +104,7 @@ impl TryFrom<Args> for Config {
         };
         check_limits("this worker", policy.soft_limit, policy.hard_limit)?;
         if args.crashes == 0 {
-            bail!("--crashes must be 1 at least: a task is given up with its first crash then");
+            bail!("--crashes must be at least 1 (a task is then dead-lettered at its first crash)");
         }
         let result_backend = result_backend(&args)?;
         let management = management(&args)?;
@@ -228,7 +229,7 @@ fn mode(args: &Args) -> anyhow::Result<ModeSpec> {
         ),
         (Some(ModeName::Thread), None) => Ok(ModeSpec::Thread { handlers: named, inherited, slots }),
         (None | Some(ModeName::Coroutine), None) => {
-            // Pages that wait at the gate hold a slot each: as many as may be under way are enough.
+            // Pages that wait at the gate hold a slot each, so the number that may be in flight is enough.
             let usual = if explains && named.is_empty() {
                 usize::try_from(args.quotas.global_concurrency.most()).unwrap_or(Coroutines::SLOTS)
             } else {
@@ -331,7 +332,7 @@ fn queues(codec: Codec, broker: BrokerArgs) -> BrokerArgs {
     }
 }
 
-/// What a foreign task returned is needed for what follows it, even where no result is to be kept.
+/// Keeps the results of foreign tasks for a moment even with `--result-ttl 0`, because callbacks need them.
 fn told(foreign: bool, mut policy: Policy) -> Policy {
     if foreign {
         policy.result_ttl = policy.result_ttl.max(Duration::from_millis(1));
@@ -341,7 +342,7 @@ fn told(foreign: bool, mut policy: Policy) -> Policy {
 
 fn decode(codec: Codec, counted: bool) -> Decode {
     match codec {
-        // Somebody counts the parts of chords.
+        // With a result backend the parts of chords are counted.
         Codec::Celery if counted => {
             Rc::new(|envelope, retries| celery::read(envelope, retries).map(|message| message.task))
         }
@@ -352,7 +353,7 @@ fn decode(codec: Codec, counted: bool) -> Decode {
             if celery::is_celery(envelope) {
                 return celery::decode(envelope, retries);
             }
-            // What none of them can read is told of as if it were ours.
+            // A message that no codec can read gets the error of the native one.
             native::decode(envelope, retries).or_else(|error| dramatiq::decode(envelope, retries).map_err(|_| error))
         }),
     }

@@ -1,4 +1,4 @@
-//! `tidegate worker`: takes tasks from a queue and runs them, until it is told to stop.
+//! `tidegate worker`: takes tasks from a queue and runs them until it is stopped.
 
 mod banner;
 mod config;
@@ -80,11 +80,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     prefetch: Option<u64>,
 
-    /// After this long a task is told to come to an end
+    /// Soft time limit: after this long a task is asked to end
     #[arg(long, value_name = "TIME", value_parser = span)]
     soft_limit: Option<Duration>,
 
-    /// After this long a task is ended
+    /// Hard time limit: after this long a task is ended
     #[arg(long, value_name = "TIME", value_parser = span)]
     hard_limit: Option<Duration>,
 
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "30s")]
     warm_timeout: Duration,
 
-    /// How often a task that failed is tried again
+    /// Number of retries of a task that failed
     #[arg(long, value_name = "N", default_value_t = Policy::RETRIES_MAX)]
     retries: u32,
 
@@ -100,7 +100,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIN..MAX", default_value = "1s..10m")]
     backoff: BackoffRange,
 
-    /// With so many crashes a task is given up
+    /// Dead-letter a task after its worker process has crashed this many times
     #[arg(long, value_name = "N", default_value_t = Policy::CRASHES_MAX)]
     crashes: u32,
 
@@ -167,11 +167,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = span)]
     result_expires: Option<Duration>,
 
-    /// Celery: tell producers when a task begins
+    /// Celery: report the state STARTED to producers
     #[arg(long)]
     track_started: bool,
 
-    /// Processes: replace a child after so many tasks
+    /// Processes: replace a child after this many tasks
     #[arg(long, value_name = "N")]
     max_tasks: Option<u64>,
 
@@ -179,14 +179,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB")]
     max_memory: Option<u64>,
 
-    /// Processes: tasks a child may have at a time, one running and the others on their way
+    /// Processes: tasks sent to a child at a time; one runs, the others wait in its socket
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pipeline: u16,
 
     #[command(flatten)]
     status: StatusArgs,
 
-    /// How this worker is called in lists [default: host and process number]
+    /// Name of this worker in lists [default: host and process id]
     #[arg(long)]
     name: Option<String>,
 
