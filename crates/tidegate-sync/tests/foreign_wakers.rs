@@ -10,8 +10,7 @@ use std::task::{Context, RawWaker, RawWakerVTable, Wake, Waker};
 use support::Hand;
 use tidegate_sync::{Event, Queue, Semaphore};
 
-/// A waker that runs `meddle` on clone, wake and drop. With a lock held meanwhile, the tests below
-/// would hang.
+/// Runs on each clone, wake and drop of a [`meddling`] waker. The tests below hang if a lock is held meanwhile.
 type Meddle = Arc<dyn Fn() + Send + Sync>;
 
 fn meddling(meddle: Meddle) -> Waker {
@@ -26,14 +25,14 @@ fn meddling(meddle: Meddle) -> Waker {
             raw(Arc::clone(meddle))
         },
         |data| {
-            // SAFETY: as above, and given up by the caller.
+            // SAFETY: as above; the caller passes on its ownership.
             let meddle = unsafe { Box::from_raw(data.cast_mut().cast::<Meddle>()) };
             meddle();
         },
         // SAFETY: as above, borrowed.
         |data| unsafe { &*data.cast::<Meddle>() }(),
         |data| {
-            // SAFETY: as above, given up.
+            // SAFETY: as above; the caller passes on its ownership.
             let meddle = unsafe { Box::from_raw(data.cast_mut().cast::<Meddle>()) };
             meddle();
         },
@@ -94,15 +93,23 @@ fn a_queue_may_be_used_from_within_its_wakers() {
 fn an_event_may_be_used_from_within_its_wakers() {
     let event = Arc::new(Event::new());
     let inner = Arc::clone(&event);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
     let meddle: Meddle = Arc::new(move || {
+        counter.fetch_add(1, SeqCst);
         inner.notify_all();
         inner.clear();
         inner.stats();
     });
     let waker = meddling(meddle);
     let mut wait = pin!(event.wait());
-    let _ = wait.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(calls.swap(0, SeqCst), 1, "the waker is cloned once");
     event.set();
+    assert_eq!(calls.load(SeqCst), 1, "the waker is woken once");
+    assert!(!event.is_set(), "the waker cleared the event");
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "a wait that was ended stays ended");
+    assert_eq!((event.stats().total, event.stats().waiting), (1, 0));
 }
 
 /// A waker that panics the first time.
@@ -131,8 +138,8 @@ fn a_waker_that_panics_does_not_cost_the_others_their_wake_up() {
 
 #[test]
 fn wakers_are_called_in_the_order_of_the_line() {
-    struct Tells(usize, Arc<Mutex<Vec<usize>>>);
-    impl Wake for Tells {
+    struct Records(usize, Arc<Mutex<Vec<usize>>>);
+    impl Wake for Records {
         fn wake(self: Arc<Self>) {
             self.1.lock().unwrap().push(self.0);
         }
@@ -141,7 +148,7 @@ fn wakers_are_called_in_the_order_of_the_line() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(semaphore.acquire())).collect();
     for (n, acquire) in waiting.iter_mut().enumerate() {
-        let waker = Waker::from(Arc::new(Tells(n, Arc::clone(&order))));
+        let waker = Waker::from(Arc::new(Records(n, Arc::clone(&order))));
         assert!(acquire.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     semaphore.release(50);
@@ -149,13 +156,13 @@ fn wakers_are_called_in_the_order_of_the_line() {
 }
 
 #[test]
-fn nobody_slips_in_while_a_crowd_of_producers_is_being_woken() {
+fn no_push_overtakes_the_line_while_its_producers_are_being_woken() {
     const ROOM: usize = 40;
     let queue = Arc::new(Queue::bounded(ROOM));
     for _ in 0..ROOM {
         queue.try_push(0).unwrap();
     }
-    // Woken, each of them tries to push once more, past those behind it.
+    // Each waker tries to push once more, before those behind its task.
     let inner = Arc::clone(&queue);
     let slips_in = meddling(Arc::new(move || _ = inner.try_push(99)));
     let mut waiting: Vec<_> = (1..=ROOM).map(|n| Box::pin(queue.push(n))).collect();

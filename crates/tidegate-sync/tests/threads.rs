@@ -4,9 +4,10 @@ mod support;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
 use futures_lite::future::block_on;
 use support::{Hand, Rng};
@@ -224,30 +225,46 @@ fn cancelled_receivers_on_two_threads_lose_no_item() {
     });
 }
 
+/// Runs `work` on a thread of its own and fails, instead of hanging, if a lost wake-up keeps it from ending.
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    result.recv_timeout(Duration::from_secs(120)).expect("the work panicked, or it still waits after two minutes")
+}
+
 #[test]
 fn no_set_of_an_event_is_missed() {
-    let (ping, pong) = (Event::new(), Event::new());
-    on_two_threads(|n| {
-        block_on(async {
-            for _ in 0..MILLION / 50 {
-                if n == 0 {
-                    ping.set();
-                    pong.wait().await;
-                    pong.clear();
-                } else {
-                    ping.wait().await;
-                    ping.clear();
-                    pong.set();
+    const ROUNDS: usize = MILLION / 50;
+    let [ping, pong] = ends(|| {
+        let (ping, pong) = (Event::new(), Event::new());
+        on_two_threads(|n| {
+            block_on(async {
+                for _ in 0..ROUNDS {
+                    if n == 0 {
+                        ping.set();
+                        pong.wait().await;
+                        pong.clear();
+                    } else {
+                        ping.wait().await;
+                        ping.clear();
+                        pong.set();
+                    }
                 }
-            }
+            });
         });
+        [ping, pong].map(|event| (event.is_set(), event.stats()))
     });
+    for (set, stats) in [ping, pong] {
+        assert!(!set);
+        assert_eq!((stats.total, stats.waiting), (ROUNDS as u64, 0), "each set ended one wait");
+        assert!(stats.peak <= 1);
+    }
 }
 
 #[test]
 fn operations_take_effect_in_the_order_in_which_they_are_posted() {
-    // The threads take turns at posting, so the order of the posts is known; and it is the order
-    // in which they come out, though nobody waited for anything but his turn.
+    // The threads post alternately, so the order of the posts is known, and items must come out in it. The threads wait
+    // for nothing but their turn to post.
     const POSTS: usize = MILLION / 50;
     let queue = Queue::unbounded();
     let semaphore = Semaphore::new(0);
