@@ -1,8 +1,8 @@
-//! Sources of other crates, compiled once more over loom's primitives, so that the tests of this
-//! crate can run them through every interleaving of a few threads.
+//! Sources of other crates, compiled again with loom's atomics, cells and locks, so that the tests of this crate can run
+//! them through every interleaving of a few threads.
 //!
-//! Each module is a crate's inner room: it brings its own `sync`, with loom's types under the names
-//! the sources know, and includes the sources by path. No flags are needed:
-//! `cargo test -p tidegate-models --release`.
+//! A module includes a crate's sources by path, beside a `shim` module that has loom's types under the names that the
+//! sources use. `primitives` does so for `tidegate-sync`; `tests/inbox.rs` (`tidegate-loop`) and `tests/pool`
+//! (`tidegate-pool`) contain theirs. No flags are needed: `cargo test -p tidegate-models --release`.
 
 pub mod primitives;

@@ -1,14 +1,14 @@
 //! `tidegate-sync` over loom.
 
-#![allow(missing_docs, dead_code, unreachable_pub, reason = "these are said where the sources live")]
+#![allow(missing_docs, dead_code, unreachable_pub, reason = "these lints are checked in the crate of the sources")]
 
-/// Stands in for `tidegate-sync/src/sync.rs`.
-mod sync {
+/// Stands in for `tidegate-sync/src/shim.rs`.
+mod shim {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-    /// A spinning lock would multiply the interleavings of everything above it, so that has loom's
-    /// mutex instead, and the lock itself a model of its own.
+    /// loom's mutex in place of the spin lock, whose attempts would multiply the interleavings of every model above it.
+    /// The spin lock itself is modelled in `tests/brief.rs`.
     pub(crate) struct Brief<S>(loom::sync::Mutex<S>);
 
     impl<S> Brief<S> {
@@ -16,18 +16,18 @@ mod sync {
             Self(loom::sync::Mutex::new(state))
         }
 
-        pub(crate) fn enter(&self) -> Inside<'_, S> {
-            Inside(self.0.lock().unwrap())
+        pub(crate) fn enter(&self) -> BriefGuard<'_, S> {
+            BriefGuard(self.0.lock().unwrap())
         }
 
-        pub(crate) fn try_enter(&self) -> Option<Inside<'_, S>> {
-            self.0.try_lock().ok().map(Inside)
+        pub(crate) fn try_enter(&self) -> Option<BriefGuard<'_, S>> {
+            self.0.try_lock().ok().map(BriefGuard)
         }
     }
 
-    pub(crate) struct Inside<'a, S>(loom::sync::MutexGuard<'a, S>);
+    pub(crate) struct BriefGuard<'a, S>(loom::sync::MutexGuard<'a, S>);
 
-    impl<S> Inside<'_, S> {
+    impl<S> BriefGuard<'_, S> {
         pub(crate) fn reach<R>(&mut self, section: impl FnOnce(&mut S) -> R) -> R {
             section(&mut self.0)
         }
@@ -36,21 +36,6 @@ mod sync {
     pub(crate) fn pause(_round: u32) {
         loom::thread::yield_now();
     }
-
-    /// Two items are a flood here.
-    pub(crate) const FLOW_MIN: usize = 2;
-
-    pub(crate) fn moment() {
-        loom::thread::yield_now();
-    }
-
-    /// Never the same twice: every wake-up counts as another thread's.
-    pub(crate) fn here() -> usize {
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
-        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-    }
-
-    pub(crate) fn expect_writes_behind<T>(_last: &T) {}
 }
 
 #[path = "../../tidegate-sync/src/brief.rs"]

@@ -1,4 +1,4 @@
-//! The lock under the primitives: one at a time, and everybody gets in.
+//! The lock under the primitives: it excludes, and every thread gets it.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn trying_never_waits_and_never_shares() {
 }
 
 #[test]
-fn who_reaches_twice_lets_nobody_in_between() {
+fn no_other_section_runs_between_two_sections_of_one_guard() {
     check(|| {
         let count = Arc::new(Brief::new(0));
         let other = Arc::clone(&count);

@@ -1,4 +1,4 @@
-//! The event: no lost wake-up, and nobody woken who was not waiting.
+//! The event: no lost wake-up, and only waiting tasks are woken.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn a_set_reaches_every_waiter() {
 }
 
 #[test]
-fn who_is_let_through_stays_so_though_the_event_is_cleared() {
+fn a_wait_that_was_ended_stays_ended_though_the_event_is_cleared() {
     check(|| {
         let event = Arc::new(Event::new());
         let mut wait = Box::pin(event.wait());

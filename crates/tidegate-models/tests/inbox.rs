@@ -1,5 +1,6 @@
-//! The loop's inbox and its sleep: no wake-up falls between the look and the sleep, wherever the loop sleeps, a sleep is
-//! rung for once, and a message is delivered, handed back or left for whoever closes: exactly one of these.
+//! The loop's inbox and its sleep: no wake-up is lost between the last check and the sleep, wherever the loop sleeps; each
+//! sleep is rung for at most once; and each message is either delivered, handed back, or left for the thread that closes
+//! the inbox.
 
 /// Stands in for `tidegate-loop/src/mailbox/shim.rs`.
 mod shim {
@@ -102,7 +103,7 @@ use support::check;
 
 const OWNER: u32 = 1;
 
-/// The eventfd: every ring is an edge, and nobody reads it.
+/// The eventfd: every ring is an edge, and it is never read.
 struct Bell {
     rings: Mutex<u32>,
     rung: Condvar,
@@ -141,7 +142,7 @@ impl Mailbox {
         thread::spawn(move || messages.into_iter().map(|message| u32::from(mailbox.post(message).unwrap())).sum())
     }
 
-    /// At the selector it sleeps until the bell has rung more often than was heard.
+    /// At the selector it sleeps until the bell has rung more often than `heard` counts.
     fn sleep_once(&self, bed: Bed, heard: &mut u32) {
         let sleeps = self.inbox.before_sleep(bed);
         if bed == Bed::Inbox {
@@ -213,7 +214,8 @@ fn now_here_now_there(attempt: u32) -> Bed {
     if attempt % 2 == 1 { Bed::Inbox } else { Bed::Selector }
 }
 
-/// Whoever is told to ring may be late and find the loop asleep in the other place: it is woken there, or need not be.
+/// A thread that has to ring may be late and find the loop asleep in the other place. The loop is woken there, or need not
+/// be woken.
 #[test]
 fn no_wake_up_is_lost_when_the_loop_sleeps_now_here_now_there() {
     check(|| {
@@ -248,7 +250,8 @@ fn a_sleep_is_rung_for_exactly_once() {
     });
 }
 
-/// A timer or a descriptor ends the sleep just when somebody posts: it is found before the next sleep, or rung for.
+/// A timer or a descriptor ends the sleep just when another thread posts: the message is found before the next sleep, or
+/// rung for.
 #[test]
 fn a_post_is_not_lost_when_something_else_ends_the_sleep() {
     check(|| {

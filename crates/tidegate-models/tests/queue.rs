@@ -22,7 +22,7 @@ fn a_push_reaches_the_consumer() {
 }
 
 #[test]
-fn a_full_queue_lets_its_producer_in_again_and_keeps_the_order() {
+fn a_producer_that_waited_for_room_pushes_in_order() {
     check(|| {
         let queue = Arc::new(Queue::bounded(1));
         let producer = Arc::clone(&queue);
@@ -70,7 +70,7 @@ fn a_cancelled_consumer_passes_its_item_on() {
             producer.try_push(1).unwrap();
             producer.try_push(2).unwrap();
         });
-        // Two items: one of them comes here, whatever becomes of the other consumer.
+        // Two items: this consumer gets one of them, whether or not the other one is cancelled in time.
         assert!(block_on(queue.recv()).is_ok());
         push.join().unwrap();
         let taken = usize::from(cancel.join().unwrap());
@@ -80,7 +80,7 @@ fn a_cancelled_consumer_passes_its_item_on() {
 }
 
 #[test]
-fn recv_all_and_recv_share_what_comes() {
+fn recv_all_and_recv_share_the_items() {
     check(|| {
         let queue = Arc::new(Queue::unbounded());
         let producer = Arc::clone(&queue);
@@ -120,7 +120,7 @@ fn buffers_that_change_places_keep_the_order() {
 }
 
 #[test]
-fn what_pours_in_before_the_close_arrives_in_batches_and_in_order() {
+fn items_pushed_before_the_close_arrive_in_batches_and_in_order() {
     check(|| {
         let queue = Arc::new(Queue::unbounded());
         let producer = Arc::clone(&queue);
@@ -142,7 +142,7 @@ fn what_pours_in_before_the_close_arrives_in_batches_and_in_order() {
 }
 
 #[test]
-fn two_batches_at_a_time_share_what_comes_and_the_figures_add_up() {
+fn two_consumers_of_batches_share_the_items_and_the_figures_add_up() {
     check(|| {
         let queue = Arc::new(Queue::unbounded());
         let other = Arc::clone(&queue);

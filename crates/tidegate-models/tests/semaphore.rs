@@ -1,6 +1,6 @@
 //! The semaphore: no lost wake-up, no leaked permit, first come, first served.
 //!
-//! A lost wake-up shows as a deadlock: loom reports a `block_on` that nobody will ever end.
+//! A lost wake-up shows as a deadlock: loom reports a `block_on` that no thread can end.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn a_release_reaches_the_waiter() {
 }
 
 #[test]
-fn never_two_inside_and_everybody_gets_in() {
+fn one_permit_is_never_held_twice_and_both_tasks_get_it() {
     check(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let enter = |semaphore: &Semaphore| {
@@ -68,7 +68,7 @@ fn a_cancelled_waiter_passes_its_permit_on() {
         let releaser = Arc::clone(&semaphore);
         let release = thread::spawn(move || releaser.release(1));
         let cancel = thread::spawn(move || drop(cancelled));
-        // Behind the cancelled one in line, and the permit must come to it.
+        // This task is behind the cancelled one in line, and must get the permit.
         block_on(semaphore.acquire()).unwrap().forget();
         release.join().unwrap();
         cancel.join().unwrap();
@@ -116,7 +116,7 @@ fn first_come_first_served() {
         assert!(poll_once(first.as_mut()).is_none());
         let other = Arc::clone(&semaphore);
         let second = thread::spawn(move || {
-            // Whenever this comes, it comes second, and one permit is not for it.
+            // This is always the second request, so the one permit is not for it.
             assert!(other.try_acquire().is_err());
             let mut second = Box::pin(other.acquire());
             assert!(poll_once(second.as_mut()).is_none());
@@ -162,7 +162,7 @@ fn reduction_is_exact_against_every_other_operation() {
 }
 
 #[test]
-fn reduction_while_somebody_is_in_line_leaks_nothing() {
+fn reduction_while_a_task_is_in_line_leaks_nothing() {
     check(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let permit = semaphore.try_acquire_owned().unwrap();
@@ -203,7 +203,7 @@ fn a_waker_replaced_while_its_permit_comes_is_the_one_that_is_woken() {
         assert!(poll_once(acquire.as_mut()).is_none());
         let releaser = Arc::clone(&semaphore);
         let thread = thread::spawn(move || releaser.release(1));
-        // First polled with a waker that wakes nobody; `block_on` brings its own.
+        // First polled with a waker that does nothing; `block_on` brings its own.
         block_on(acquire).unwrap().forget();
         thread.join().unwrap();
     });
@@ -215,7 +215,7 @@ fn the_numbers_agree_at_every_instant_though_a_permit_is_back_before_it_is_count
         let semaphore = Arc::new(Semaphore::new(0));
         let mut waiting = Box::pin(semaphore.acquire_owned());
         assert!(poll_once(waiting.as_mut()).is_none());
-        // Served by one thread and given back by another, perhaps before the first has counted it as held.
+        // One thread grants the permit and another gives it back, perhaps before the first has counted it as held.
         let releaser = Arc::clone(&semaphore);
         let release = thread::spawn(move || releaser.release(1));
         let give_back = thread::spawn(move || drop(block_on(waiting).unwrap()));

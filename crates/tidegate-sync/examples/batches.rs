@@ -76,7 +76,7 @@ pub(crate) fn run(count: usize) {
 
     let Stats { peak, total, blocked, .. } = queue.stats();
     println!("{total} readings in {} batches, the largest of {}", written.batches, written.largest);
-    println!("at most {peak} in memory; {blocked} times somebody waited");
+    println!("at most {peak} in memory; {blocked} pushes and receives had to wait");
     assert_eq!(written.next, [count; PRODUCERS]);
     assert!(peak <= AT_MOST && written.largest <= AT_MOST);
 }

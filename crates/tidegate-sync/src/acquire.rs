@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::counter::{Line, clamp};
+use super::counter::{CounterLine, clamp};
 use super::error::AcquireError;
 use super::list::{List, Verdict};
 use super::lock::Lock;
@@ -17,8 +17,7 @@ use super::turn::{Home, Left, Turn};
 pin_project! {
     /// The future of [`Semaphore::acquire`](crate::Semaphore::acquire) and its kin.
     ///
-    /// It takes its place in line when it is first polled. Nothing is allocated for it: while it
-    /// waits, the semaphore's line runs through it.
+    /// It joins the line when it is first polled. Waiting allocates nothing: the line is linked through this future.
     ///
     /// ```
     /// use tidegate_sync::{Acquire, Semaphore};
@@ -34,21 +33,21 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquire<S: Holder> {
         #[pin]
-        turn: Turn<InLine<S>>,
+        turn: Turn<AcquireHome<S>>,
     }
 }
 
 impl<S: Holder> Acquire<S> {
     #[inline]
     pub(super) fn new(semaphore: S, need: usize) -> Self {
-        Self { turn: Turn::new(InLine(semaphore), clamp(need)) }
+        Self { turn: Turn::new(AcquireHome(semaphore), clamp(need)) }
     }
 }
 
 impl<S: Holder> Future for Acquire<S> {
     type Output = Result<Permit<S>, AcquireError>;
 
-    // A call would cost as much again: the caller copies what it returns through memory.
+    // Inlined because a call would double the cost: its result would be copied through memory.
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut turn = self.project().turn;
@@ -65,9 +64,10 @@ impl<S: Holder> Future for Acquire<S> {
 
 type Polled<S> = Poll<Result<Permit<S>, AcquireError>>;
 
-/// Into the line. Apart, as the next one is, so that the fast path is small enough to be inlined.
+/// Joins the line, or takes permits that have become free meanwhile. `#[inline(never)]`, like [`resume`], keeps the fast
+/// path small enough to be inlined.
 #[inline(never)]
-fn join<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) -> Polled<S> {
+fn join<S: Holder>(mut turn: Pin<&mut Turn<AcquireHome<S>>>, cx: &mut Context<'_>) -> Polled<S> {
     match turn.as_mut().arrive(cx, |home, line, need| home.0.counter().admit(line, *need)) {
         None => Poll::Pending,
         Some(Err(refused)) => Poll::Ready(Err(refused)),
@@ -78,9 +78,9 @@ fn join<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) ->
     }
 }
 
-/// Out of the line, if it is so far.
+/// Polls a future that is in line.
 #[inline(never)]
-fn resume<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) -> Polled<S> {
+fn resume<S: Holder>(mut turn: Pin<&mut Turn<AcquireHome<S>>>, cx: &mut Context<'_>) -> Polled<S> {
     if ready!(turn.as_mut().poll_served(cx)) == Verdict::Refused {
         return Poll::Ready(Err(AcquireError::Closed));
     }
@@ -88,22 +88,22 @@ fn resume<S: Holder>(mut turn: Pin<&mut Turn<InLine<S>>>, cx: &mut Context<'_>) 
     Poll::Ready(Ok(Permit::from_line(turn.finish().0, need)))
 }
 
-/// The semaphore's line as a place to wait.
-struct InLine<S>(S);
+/// A semaphore's line, for [`Turn`].
+struct AcquireHome<S>(S);
 
-// SAFETY: `Holder` is sealed: a reference or an `Arc`, and both lead to one and the same semaphore
-// as long as they live, wherever they are moved. The list stays in its counter.
-unsafe impl<S: Holder> Home for InLine<S> {
-    type State = Line;
+// SAFETY: `Holder` is sealed: it is a reference or an `Arc`, which leads to the same semaphore as long as it lives,
+// wherever it is moved. The list stays in that semaphore's counter.
+unsafe impl<S: Holder> Home for AcquireHome<S> {
+    type State = CounterLine;
     type Payload = u32;
 
     #[inline]
-    fn lock(&self) -> &Lock<Line> {
+    fn lock(&self) -> &Lock<CounterLine> {
         self.0.counter().line()
     }
 
     #[inline]
-    fn list(line: &mut Line) -> &mut List<u32> {
+    fn list(line: &mut CounterLine) -> &mut List<u32> {
         line.waiting()
     }
 

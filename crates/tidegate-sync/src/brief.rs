@@ -1,24 +1,24 @@
-//! A lock for brief sections: a few dozen instructions that run nobody else's code.
+//! A spin lock for sections of a few dozen instructions that call no foreign code.
 //!
-//! That is why it is not `std`'s. Letting go of it is a plain store, where a lock that others may
-//! sleep on needs a second atomic exchange; and a push or a receive is little more than its lock.
-//! Whoever finds it taken spins for about as long as a section lasts. If it is still taken then, its
-//! holder has lost the processor, and the best one can do is to give up one's own.
+//! It is not `std::sync::Mutex` because a push or a receive costs little more than its lock. Releasing this one is a plain
+//! store; a lock whose waiters sleep needs a second atomic exchange to find out whether to wake one. A thread that finds
+//! the lock taken spins for about as long as a section lasts. If it is still taken then, its holder was preempted, and the
+//! thread yields its core.
 
-#![allow(unreachable_pub, reason = "its model test reaches it from outside")]
+#![allow(unreachable_pub, reason = "the model test in another crate calls it")]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::sync::{AtomicBool, UnsafeCell, pause};
+use super::shim::{AtomicBool, UnsafeCell, pause};
 
-/// State that one thread at a time reaches, briefly. The lock lies before the state, and so in its first cache line.
+/// State behind a spin lock. The lock is the first field, so it shares the first cache line of the state.
 #[repr(C)]
 pub struct Brief<S> {
     taken: AtomicBool,
     state: UnsafeCell<S>,
 }
 
-// SAFETY: whoever reaches the state has set `taken`, and only one at a time can.
+// SAFETY: only the thread that has set `taken` reaches the state, and one thread at a time can set it.
 unsafe impl<S: Send> Sync for Brief<S> {}
 
 impl<S> Brief<S> {
@@ -27,18 +27,18 @@ impl<S> Brief<S> {
     }
 
     #[inline]
-    pub fn enter(&self) -> Inside<'_, S> {
+    pub fn enter(&self) -> BriefGuard<'_, S> {
         self.try_enter().unwrap_or_else(|| self.wait())
     }
 
-    /// `None` while somebody is inside.
+    /// Takes the lock without waiting. Returns `None` if it is taken.
     #[inline]
-    pub fn try_enter(&self) -> Option<Inside<'_, S>> {
-        self.taken.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Inside(self))
+    pub fn try_enter(&self) -> Option<BriefGuard<'_, S>> {
+        self.taken.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| BriefGuard(self))
     }
 
     #[cold]
-    fn wait(&self) -> Inside<'_, S> {
+    fn wait(&self) -> BriefGuard<'_, S> {
         let mut round = 0;
         loop {
             pause(round);
@@ -52,18 +52,18 @@ impl<S> Brief<S> {
     }
 }
 
-/// A lock that is taken, by this alone; let go when this is dropped, be it by unwinding.
-pub struct Inside<'a, S>(&'a Brief<S>);
+/// The taken lock; dropping this releases it, also while unwinding.
+pub struct BriefGuard<'a, S>(&'a Brief<S>);
 
-impl<S> Inside<'_, S> {
+impl<S> BriefGuard<'_, S> {
     #[inline]
     pub fn reach<R>(&mut self, section: impl FnOnce(&mut S) -> R) -> R {
-        // SAFETY: this is the only one there is, and it is borrowed for as long.
+        // SAFETY: there is one guard at a time, and it is mutably borrowed while `section` runs.
         self.0.state.with_mut(|state| section(unsafe { &mut *state }))
     }
 }
 
-impl<S> Drop for Inside<'_, S> {
+impl<S> Drop for BriefGuard<'_, S> {
     #[inline]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);

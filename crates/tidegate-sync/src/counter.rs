@@ -1,8 +1,8 @@
 //! How permits are counted and handed out; the public face is [`Semaphore`](super::Semaphore).
 //!
-//! While nobody waits, taking is one compare-and-swap on the [`Word`] and giving back one addition. The first waiter sets
-//! `QUEUED` in it, which sends everybody through the lock until the line is empty again: so nobody can slip past the
-//! line, and a permit given back cannot miss it.
+//! While no task waits, taking permits is one compare-and-swap on the [`Word`], and giving them back is one addition. The
+//! first waiter sets `QUEUED` in the word. Until the line is empty again, every call then goes through the lock: no
+//! request is served before those in line, and every permit given back is offered to the line.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
@@ -11,47 +11,47 @@ use super::error::{AcquireError, ReduceError, ReleaseError, TryAcquireError};
 use super::list::{List, Verdict};
 use super::lock::{Lock, Wakes, while_more};
 use super::semaphore::Receipt;
+use super::shim::{AtomicU32, AtomicU64};
 use super::stats::Stats;
-use super::sync::{AtomicU32, AtomicU64};
 use super::word::{AtomicWord, MAX_PERMITS, Word};
 
 pub(super) struct Counter {
     word: AtomicWord,
-    /// The most ever held.
+    /// The most permits ever held.
     peak: AtomicU32,
-    /// Grants the word has carried out of its few bits.
+    /// Overflows of the word's grant bits, times [`Word::GRANTS`]: added to those bits, the exact number of grants.
     grants_carried: AtomicU64,
     /// The most permits that may exist.
     pub(super) ceiling: u32,
-    /// How many may be served before a head that does not fit.
+    /// How many waiters may be served before a head that needs more permits than are free.
     pub(super) skip_ahead: u32,
-    line: Lock<Line>,
+    line: Lock<CounterLine>,
 }
 
 #[derive(Default)]
-pub(super) struct Line {
-    /// Each with the number of permits it needs. The word says `QUEUED` exactly when this is not
-    /// empty or the semaphore is closed.
+pub(super) struct CounterLine {
+    /// Each waiter with the number of permits it needs. `QUEUED` is set in the word if and only if this is not empty or
+    /// the semaphore is closed.
     waiting: List<u32>,
-    /// Grants to waiters; the word counts the others.
+    /// Grants to waiters; the word counts those on the fast path.
     granted: u64,
     blocked: u64,
 }
 
-impl Line {
+impl CounterLine {
     #[inline]
     pub(super) fn waiting(&mut self) -> &mut List<u32> {
         &mut self.waiting
     }
 }
 
-/// Those who are left in line when one section was not enough and a waker panics after it.
-struct Rest<'a> {
+/// Serves the waiters that one section left in line, even if a waker that it woke panics.
+struct Unserved<'a> {
     counter: &'a Counter,
     more: bool,
 }
 
-impl Drop for Rest<'_> {
+impl Drop for Unserved<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.more {
@@ -68,7 +68,7 @@ impl Counter {
             grants_carried: AtomicU64::new(0),
             ceiling: MAX_PERMITS as u32,
             skip_ahead: 0,
-            line: Lock::new(Line::default()),
+            line: Lock::new(CounterLine::default()),
         }
     }
 
@@ -78,11 +78,12 @@ impl Counter {
     }
 
     #[inline]
-    pub(super) fn line(&self) -> &Lock<Line> {
+    pub(super) fn line(&self) -> &Lock<CounterLine> {
         &self.line
     }
 
-    /// The fast path: `need` permits without waiting, in nobody's name yet.
+    /// The fast path: takes `need` permits if they are free, no waiter is in line and `need` is not zero. The caller makes
+    /// the guard for them.
     #[inline]
     pub(super) fn try_take(&self, need: u32) -> bool {
         let take = |word: Word| (need > 0 && word.can_take(need)).then(|| word.take(need));
@@ -93,7 +94,7 @@ impl Counter {
         taken.is_ok()
     }
 
-    /// What becomes of a request that could not be served on the fast path, if it will not wait.
+    /// Returns the result of a `try_` request that the fast path refused.
     #[cold]
     pub(super) fn not_taken(&self, need: u32) -> Result<(), TryAcquireError> {
         if self.word().is_closed() {
@@ -102,7 +103,7 @@ impl Counter {
         if need > self.ceiling {
             return Err(TryAcquireError::TooMany { ceiling: self.ceiling as usize });
         }
-        // Nothing was asked for, so there is nothing to wait for.
+        // A request for zero permits is granted without the fast path, which takes at least one.
         if need == 0 { Ok(()) } else { Err(TryAcquireError::NoPermits) }
     }
 
@@ -131,13 +132,12 @@ impl Counter {
         self.peak.fetch_max(held, Relaxed);
     }
 
-    /// An arrival's decision under the lock: `None` sends it into the line.
+    /// Decides under the lock on a new request. Returns `None` if it has to wait in line.
     #[inline]
-    pub(super) fn admit(&self, line: &mut Line, need: u32) -> Option<Result<(), AcquireError>> {
+    pub(super) fn admit(&self, line: &mut CounterLine, need: u32) -> Option<Result<(), AcquireError>> {
         loop {
             let word = self.word.load();
             if word.is_queued() && !word.is_closed() && self.skip_ahead == 0 && 0 < need && need <= self.ceiling {
-                // No way past those in line.
                 line.blocked += 1;
                 return None;
             }
@@ -165,9 +165,9 @@ impl Counter {
         }
     }
 
-    /// Whether somebody who arrives may be served before those in line, if there are any. Not if the head fits: then a
-    /// crowd is being served, and its turn is coming.
-    fn may_pass(&self, line: &mut Line, free: i64) -> bool {
+    /// Returns whether a new request may be served before the waiters in line, if there are any. It may not if the head
+    /// fits: then the line is being served in several sections, and the head is next.
+    fn may_pass(&self, line: &mut CounterLine, free: i64) -> bool {
         let places = line.waiting.len();
         match line.waiting.front(|need| i64::from(*need) > free) {
             None => true,
@@ -175,12 +175,13 @@ impl Counter {
         }
     }
 
-    /// For `Debug`: how many are in line, unless that would mean waiting.
+    /// Returns the number of waiters, or `None` if the lock is taken. For `Debug`, which never waits.
     pub(super) fn try_waiters(&self) -> Option<usize> {
         self.line.try_peek(|line| line.waiting.len())
     }
 
-    /// Permits come back from whoever took them on the fast path: there was no line then, so probably there is none now.
+    /// Returns permits that were taken on the fast path. No waiter was in line then, so probably none is now: adds first,
+    /// and serves the line only if there is one.
     #[inline]
     pub(super) fn give_back(&self, n: u32) {
         if self.word.give(n).is_queued() {
@@ -188,8 +189,10 @@ impl Counter {
         }
     }
 
-    /// Permits come back from whoever got them in line. Probably there still is one; and if the word does not count them
-    /// as held yet, because whoever handed them over is still at it, then it says `QUEUED`.
+    /// Returns permits that were granted in line. Probably there still is a line, so looks for one first.
+    ///
+    /// [`AtomicWord::give`] is safe in the other branch: if the thread that granted these permits has not yet counted them
+    /// as held, it still holds the lock and `QUEUED` is set.
     #[inline]
     pub(super) fn pass_on(&self, n: u32) {
         if self.word.load().is_queued() {
@@ -206,10 +209,10 @@ impl Counter {
         }
     }
 
-    /// Hands `n` permits straight from one holder to the next, if nothing is free or owed and the first in line needs just
-    /// as many: then it is a mere change of hands, and the word stays as it is.
+    /// Hands `n` permits from their holder to the first in line, if it needs exactly `n` and no permit is free or owed.
+    /// The counts in the word then stay as they are.
     #[inline]
-    fn successor(&self, line: &mut Line, n: u32) -> Option<Waker> {
+    fn successor(&self, line: &mut CounterLine, n: u32) -> Option<Waker> {
         let word = self.word.load();
         if word.free() != 0 || word.is_closed() || line.waiting.front(|need| *need) != Some(n) {
             return None;
@@ -222,23 +225,25 @@ impl Counter {
         next
     }
 
-    /// Permits cease to exist in their holder's hands.
+    /// Removes `n` held permits from existence.
     pub(super) fn forget(&self, n: u32) {
-        // Under the lock: a permit that was handed over by the line may be in its owner's hands a moment before the word
-        // counts it as held.
+        // Under the lock: the task that was granted a permit in line may run before the granting section has counted the
+        // permit as held.
         let _ = self.line.quietly(|_line| self.word.update(|word| Some(word.forget(n))));
     }
 
-    /// Somebody left the line, perhaps from the head of it.
+    /// A waiter left the line. If it was the head, those behind it may fit now.
     pub(super) fn left_line(&self) {
         let _ = self.credit(Some);
     }
 
-    /// Puts permits in, by `credit`, and serves the line with them. `None` from `credit` leaves all
-    /// as it is; the error is what the word said then.
+    /// Adds permits, as `credit` computes them, and serves the line with them.
+    ///
+    /// # Errors
+    /// If `credit` returns `None`: the word as it was, unchanged.
     #[inline]
     fn credit(&self, credit: impl Fn(Word) -> Option<Word>) -> Result<Receipt, Word> {
-        let mut rest = Rest { counter: self, more: false };
+        let mut rest = Unserved { counter: self, more: false };
         let mut receipt = self.line.with(|line, wakes| {
             loop {
                 let before = self.word.load();
@@ -249,7 +254,7 @@ impl Counter {
                     rest.more = wakes.is_full();
                     return Ok(Receipt { available: after.available(), woken });
                 }
-                // The line has gone meanwhile: the fast path is open, and this races it.
+                // The line is empty, so the fast path is open and may change the word meanwhile.
                 if self.word.replace(before, after).is_ok() {
                     return Ok(Receipt { available: after.available(), woken: 0 });
                 }
@@ -262,7 +267,8 @@ impl Counter {
         Ok(receipt)
     }
 
-    /// Serves those whom one section could not, for want of room for their wakers, or whose permits came past the lock.
+    /// Serves the waiters that one section could not serve because [`Wakes`] was full, or whose permits were added without
+    /// the lock.
     #[inline(never)]
     fn serve_rest(&self) -> Receipt {
         let mut receipt = Receipt { available: 0, woken: 0 };
@@ -279,10 +285,10 @@ impl Counter {
         receipt
     }
 
-    /// Gives out what is free, from the front of the line, until it no longer fits or enough have
-    /// been collected to be woken. Opens the fast path when the line is empty.
+    /// Grants free permits from the front of the line until the next request does not fit or `wakes` is full. Opens the
+    /// fast path when the line is empty. Returns the number of waiters served.
     #[inline(always)]
-    fn serve(&self, line: &mut Line, word: &mut Word, wakes: &mut Wakes) -> usize {
+    fn serve(&self, line: &mut CounterLine, word: &mut Word, wakes: &mut Wakes) -> usize {
         let mut served = 0;
         if !word.is_closed() {
             while word.free() > 0
@@ -320,7 +326,10 @@ impl Counter {
         waiting.grant_behind_front(self.skip_ahead as usize, fits, wakes).then_some(passing)
     }
 
-    /// New permits; the error is that there would be too many.
+    /// Creates `n` permits.
+    ///
+    /// # Errors
+    /// If more than `ceiling` would exist.
     #[inline]
     pub(super) fn release(&self, n: u32) -> Result<Receipt, ReleaseError> {
         let grow = |word: Word| if word.is_queued() { None } else { word.grow(n, self.ceiling) };
@@ -333,7 +342,7 @@ impl Counter {
     }
 
     pub(super) fn reduce(&self, n: u32) -> Result<(), ReduceError> {
-        // Under the lock: while there is a line, only its holder may change what is free.
+        // Under the lock: while there is a line, only the lock's holder may change the number of free permits.
         self.line
             .quietly(|_line| self.word.update(|word| word.shrink(n)))
             .map(drop)
@@ -366,7 +375,7 @@ impl Counter {
     }
 }
 
-/// A number of permits as the word counts them; anything beyond is as impossible as the greatest.
+/// Converts a number of permits to the word's type. Saturates: no semaphore can grant `u32::MAX` permits or more.
 #[inline]
 pub(super) fn clamp(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

@@ -1,8 +1,8 @@
-//! Why something was refused. One small type an operation; a refused value comes back.
+//! Errors: one small type per operation. A value that was not pushed is returned in its error.
 
 use std::fmt;
 
-/// The queue or semaphore was closed, so this can never succeed.
+/// The queue was closed and is empty, so this can never succeed.
 ///
 /// ```
 /// use tidegate_sync::{Closed, Queue};
@@ -16,7 +16,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// Why [`Semaphore::acquire`](crate::Semaphore::acquire) and its kin gave nothing.
+/// Error of [`Semaphore::acquire`](crate::Semaphore::acquire) and its variants.
 ///
 /// ```
 /// use tidegate_sync::{AcquireError, Semaphore};
@@ -32,14 +32,14 @@ pub struct Closed;
 pub enum AcquireError {
     /// The semaphore was closed.
     Closed,
-    /// More than can ever exist: ask for `ceiling` at most.
+    /// The request was for more permits than can ever exist; ask for at most `ceiling`.
     TooMany {
         /// The semaphore's ceiling.
         ceiling: usize,
     },
 }
 
-/// Why [`Semaphore::try_acquire`](crate::Semaphore::try_acquire) and its kin gave nothing.
+/// Error of [`Semaphore::try_acquire`](crate::Semaphore::try_acquire) and its variants.
 ///
 /// ```
 /// use tidegate_sync::{Semaphore, TryAcquireError};
@@ -50,18 +50,18 @@ pub enum AcquireError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TryAcquireError {
-    /// Not enough are free, or others were here first: wait with `acquire`, or try later.
+    /// Too few permits are free, or tasks are in line: wait with `acquire`, or try later.
     NoPermits,
     /// The semaphore was closed.
     Closed,
-    /// More than can ever exist: ask for `ceiling` at most.
+    /// The request was for more permits than can ever exist; ask for at most `ceiling`.
     TooMany {
         /// The semaphore's ceiling.
         ceiling: usize,
     },
 }
 
-/// Nothing was released: more permits would exist than the semaphore's ceiling allows.
+/// Error of a release: more permits would exist than the semaphore's ceiling allows. Nothing was released.
 ///
 /// ```
 /// use tidegate_sync::Semaphore;
@@ -80,7 +80,7 @@ pub struct ReleaseError {
     pub ceiling: usize,
 }
 
-/// Nothing was taken away: fewer permits exist than were to go.
+/// Error of a reduction: fewer permits exist than were to be removed. Nothing was changed.
 ///
 /// ```
 /// use tidegate_sync::Semaphore;
@@ -95,7 +95,7 @@ pub struct ReduceError {
     pub capacity: usize,
 }
 
-/// The queue was closed before the value could be pushed; here it is again.
+/// The queue was closed before the value could be pushed. Contains the value.
 ///
 /// ```
 /// use tidegate_sync::{PushError, Queue};
@@ -109,7 +109,7 @@ pub struct ReduceError {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PushError<T>(pub T);
 
-/// Why [`Queue::try_push`](crate::Queue::try_push) refused, with the value.
+/// Error of [`Queue::try_push`](crate::Queue::try_push), with the value.
 ///
 /// ```
 /// use tidegate_sync::{Queue, TryPushError};
@@ -122,14 +122,14 @@ pub struct PushError<T>(pub T);
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TryPushError<T> {
-    /// No room: wait with `push`, or try later.
+    /// The queue is full: wait with `push`, or try later.
     Full(T),
     /// The queue was closed.
     Closed(T),
 }
 
 impl<T> TryPushError<T> {
-    /// The value that was refused.
+    /// Returns the value that was not pushed.
     ///
     /// ```
     /// # use tidegate_sync::TryPushError;
@@ -142,7 +142,7 @@ impl<T> TryPushError<T> {
     }
 }
 
-/// Why [`Queue::try_recv`](crate::Queue::try_recv) had nothing.
+/// Error of [`Queue::try_recv`](crate::Queue::try_recv).
 ///
 /// ```
 /// use tidegate_sync::{Queue, TryRecvError};
@@ -155,15 +155,15 @@ impl<T> TryPushError<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TryRecvError {
-    /// Nothing inside that is not promised to somebody else: wait with `recv`, or try later.
+    /// The queue is empty, or its items are reserved for consumers in line: wait with `recv`, or try later.
     Empty,
-    /// Closed, and nothing is left inside.
+    /// The queue was closed and is empty.
     Closed,
 }
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("closed")
+        f.write_str("the queue is closed")
     }
 }
 
@@ -172,7 +172,7 @@ impl fmt::Display for AcquireError {
         match self {
             Self::Closed => f.write_str("the semaphore is closed"),
             Self::TooMany { ceiling } => {
-                write!(f, "the semaphore never has more than {ceiling} permits")
+                write!(f, "the semaphore has at most {ceiling} permits")
             }
         }
     }
@@ -181,7 +181,7 @@ impl fmt::Display for AcquireError {
 impl fmt::Display for TryAcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoPermits => f.write_str("no permits to be had at once"),
+            Self::NoPermits => f.write_str("not enough permits are available"),
             Self::Closed => AcquireError::Closed.fmt(f),
             Self::TooMany { ceiling } => AcquireError::TooMany { ceiling: *ceiling }.fmt(f),
         }
@@ -190,7 +190,7 @@ impl fmt::Display for TryAcquireError {
 
 impl fmt::Display for ReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} permits exist, and no more than {} may", self.capacity, self.ceiling)
+        write!(f, "{} permits exist, and at most {} may exist", self.capacity, self.ceiling)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The event: a flag that tasks can wait for, and a bell for those who wait.
+//! The event: a flag that tasks can wait for.
 
 use std::fmt;
 use std::future::Future;
@@ -10,20 +10,18 @@ use pin_project_lite::pin_project;
 
 use super::list::{List, Verdict};
 use super::lock::{Lock, while_more};
+use super::shim::{AtomicBool, AtomicU64};
 use super::stats::Stats;
-use super::sync::{AtomicBool, AtomicU64};
 use super::turn::{Home, Left, Turn};
 
 /// A flag that any number of tasks can wait for.
 ///
-/// [`set`](Self::set) lets everybody through until [`clear`](Self::clear).
-/// [`notify_all`](Self::notify_all) lets through exactly those who are waiting at that moment, and
-/// leaves the flag alone. A task that has been let through stays so, even if the event is cleared
-/// before it runs. To hand work to *one* task, use a [`Semaphore`](crate::Semaphore) or a
-/// [`Queue`](crate::Queue): an event wakes everybody.
+/// [`set`](Self::set) ends all waits, and later ones end at once until [`clear`](Self::clear).
+/// [`notify_all`](Self::notify_all) ends the waits of the tasks that are waiting at that moment and does not change the
+/// flag. A wait that has been ended stays ended, even if the event is cleared before its task runs. An event wakes all
+/// tasks; to hand work to *one* task, use a [`Semaphore`](crate::Semaphore) or a [`Queue`](crate::Queue).
 ///
-/// Each call takes effect as a whole, at one instant between its start and its return, in the order
-/// in which the calls were made; none but `.await` waits.
+/// Each call takes effect atomically, at one instant between its start and its return. Only `.await` waits.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,17 +38,17 @@ use super::turn::{Home, Left, Turn};
 pub struct Event {
     /// Changed under the lock, read without it.
     set: AtomicBool,
-    /// Waits that found the event set.
+    /// Number of waits that found the event set.
     passed: AtomicU64,
-    crowd: Lock<Crowd>,
+    crowd: Lock<EventWaiters>,
 }
 
 #[derive(Default)]
-pub(super) struct Crowd {
-    /// Each with the round it came in; so in rising order.
+pub(super) struct EventWaiters {
+    /// Each waiter with the value of `round` when it joined, so in ascending order.
     waiting: List<u64>,
-    /// Rises with every call that lets the waiting through: whoever came in an earlier round is
-    /// meant, though a crowd is woken in several sections of the lock.
+    /// Incremented by every call that ends waits: the call ends those of earlier rounds. Many waiters are woken in several
+    /// sections of the lock, and a task that joins in between has the current round and stays.
     round: u64,
     peak: usize,
     released: u64,
@@ -58,7 +56,7 @@ pub(super) struct Crowd {
 }
 
 impl Event {
-    /// An event that is not set.
+    /// Creates an event that is not set.
     ///
     /// ```
     /// # use tidegate_sync::Event;
@@ -66,10 +64,10 @@ impl Event {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        Self { set: AtomicBool::new(false), passed: AtomicU64::new(0), crowd: Lock::new(Crowd::default()) }
+        Self { set: AtomicBool::new(false), passed: AtomicU64::new(0), crowd: Lock::new(EventWaiters::default()) }
     }
 
-    /// Sets the flag and lets everybody through.
+    /// Sets the flag and wakes all waiting tasks.
     ///
     /// ```
     /// # use tidegate_sync::Event;
@@ -83,7 +81,7 @@ impl Event {
         self.release_crowd(|| self.set.store(true, Release));
     }
 
-    /// Takes the flag back: who comes now waits.
+    /// Clears the flag: later waits do not end at once any more.
     ///
     /// ```
     /// # use tidegate_sync::Event;
@@ -109,7 +107,7 @@ impl Event {
         self.set.load(Acquire)
     }
 
-    /// Lets through exactly those who are waiting now, and says how many that were.
+    /// Wakes the tasks that are waiting now and returns their number.
     ///
     /// ```
     /// # use tidegate_sync::Event;
@@ -252,21 +250,21 @@ impl fmt::Debug for Wait<'_> {
     }
 }
 
-// SAFETY: a reference leads to the same event as long as it lives, and the list stays in it.
+// SAFETY: a reference leads to the same event as long as it lives, and the list stays in that event.
 unsafe impl Home for &Event {
-    type State = Crowd;
+    type State = EventWaiters;
     type Payload = u64;
 
     #[inline]
-    fn lock(&self) -> &Lock<Crowd> {
+    fn lock(&self) -> &Lock<EventWaiters> {
         &self.crowd
     }
 
     #[inline]
-    fn list(crowd: &mut Crowd) -> &mut List<u64> {
+    fn list(crowd: &mut EventWaiters) -> &mut List<u64> {
         &mut crowd.waiting
     }
 
-    /// Letting somebody through uses nothing up, so there is nothing to pass on.
+    /// Does nothing: a wait that ends uses nothing up, so there is nothing to pass on.
     fn left(&self, _came: &mut u64, _left: Left) {}
 }

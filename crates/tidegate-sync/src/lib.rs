@@ -1,24 +1,21 @@
 //! Semaphore, event, queue and mutex for any executor: first come, first served, and safe to cancel.
 //!
-//! Tasks wait here; nothing here runs them. The primitives speak [`std::task::Waker`] and nothing
-//! else, so they work on tidegate's loop, on tokio and on a ten-line `block_on`, and between them.
-//! They are `Send` and `Sync` as far as their contents are.
+//! Tasks wait here; nothing here runs them. The primitives depend on [`std::task::Waker`] alone, so they work on
+//! tidegate's loop, on tokio and on a ten-line `block_on`, and between tasks of different executors. They are `Send` and
+//! `Sync` if their contents are.
 //!
 //! # What all of them promise
-//! - **First come, first served.** A place in line is taken at the first poll, and nobody gets past
-//!   it: not by trying, not by coming at the right moment.
-//! - **One for one.** One release wakes one waiter, one push one consumer; whoever is woken has what
-//!   it was woken for.
-//! - **Cancel when you like.** A future dropped at any point leaves no trace, and what it had been
-//!   given goes to the next in line.
-//! - **In effect when it returns.** Every call takes effect as a whole, at one instant between its
-//!   start and its return. Calls from several threads take effect one after the other, in the order
-//!   in which they were made, and without blocking the caller: what happens under a lock is a few
-//!   dozen instructions (and the moving of items, when a queue grows or part of it is taken), and no
-//!   waker is ever called, cloned or dropped there.
-//! - **Nothing allocated for waiting.** The line runs through the waiting futures: 48 bytes for a
-//!   semaphore's, no more than 80 for any, beside what it carries.
-//! - **Countable.** [`Stats`] on each: current, peak, total, blocked, waiting. `Debug` never waits.
+//! - **First come, first served.** A future joins the line at its first poll. No later request is served before it:
+//!   neither a `try_` method nor a task that runs just when a permit or an item is free.
+//! - **One for one.** One release wakes one waiter, one push wakes one consumer, and a woken task gets what it was woken
+//!   for.
+//! - **Safe to cancel.** A future can be dropped at any point. What it had been granted goes to the next in line.
+//! - **In effect when it returns.** Every call takes effect atomically, at one instant between its start and its return,
+//!   and does not block the caller. A section under the lock is a few dozen instructions (more when a queue grows or part
+//!   of it is taken), and no waker is called, cloned or dropped there.
+//! - **Waiting allocates nothing.** The line is linked through the waiting futures: 48 bytes for a semaphore, at most 80
+//!   for any other primitive, plus the value that it carries.
+//! - **Countable.** Each has [`Stats`]: current, peak, total, blocked, waiting. `Debug` never waits.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -41,7 +38,7 @@
 //!     })
 //!     .collect();
 //! for page in 0..10 {
-//!     pages.push(page).await?; // waits while four are lying there
+//!     pages.push(page).await?; // waits while the queue holds four pages
 //! }
 //! pages.close();
 //! let mut done = 0;
@@ -53,15 +50,17 @@
 //! ```
 //!
 //! # What is left out
-//! A condition variable, a read-write lock, broadcast and watch channels: nothing here needs them.
-//! Time-outs belong to the executor: race any of these futures against its timer.
+//! Condition variables, read-write locks, broadcast and watch channels: no crate of tidegate needs them. Time-outs belong
+//! to the executor: race any of these futures against its timer.
 //!
 //! # Reading order
-//! `list.rs` and `turn.rs` (waiting in line; most of the `unsafe`), `lock.rs` over `brief.rs` (what
-//! happens under a lock, and what behind it), then `word.rs` and `counter.rs` under `semaphore.rs`
-//! with `acquire.rs` and `permit.rs`; `store.rs` under `queue.rs` with `push.rs` and `recv.rs`;
-//! `event.rs`; `mutex.rs`. The files name `sync.rs` instead of `std` for atomics and cells: the model
-//! tests put loom's in its place.
+//! 1. `list.rs` and `turn.rs`: waiting in line; most of the `unsafe`.
+//! 2. `lock.rs` over `brief.rs`: the lock, and the wakers that are woken after it is released.
+//! 3. `word.rs` and `counter.rs` under `semaphore.rs`, with `acquire.rs` and `permit.rs`.
+//! 4. `store.rs` under `queue.rs`, with `push.rs` and `recv.rs`.
+//! 5. `event.rs`, then `mutex.rs`.
+//!
+//! Atomics and cells come from `shim.rs`, which the model tests replace by one with loom's types.
 
 mod acquire;
 mod brief;
@@ -76,9 +75,9 @@ mod push;
 mod queue;
 mod recv;
 mod semaphore;
+mod shim;
 mod stats;
 mod store;
-mod sync;
 mod turn;
 mod word;
 

@@ -1,12 +1,12 @@
-//! A line of waiters, linked through the waiters themselves. Used by [`Turn`](super::turn::Turn)
-//! alone; what it shows to the primitives is safe.
+//! A line of waiters, linked through the waiters themselves. Only [`Turn`](super::turn::Turn) uses its unsafe functions;
+//! those that the primitives call are safe.
 //!
 //! The `unsafe` here and in `turn.rs` rests on three rules:
 //!
-//! 1. *Alive.* A node in a list is pinned, and dropping the turn that contains it takes it out of
-//!    the list before the memory goes away. So what a list points at exists.
-//! 2. *Locked.* While a node is in a list, its links and its payload are touched only through
-//!    `&mut List`, which nobody gets but under the lock the list is kept behind.
+//! 1. *Alive.* A node in a list is pinned, and dropping the turn that contains it takes it out of the list before its
+//!    memory is freed. So every pointer in a list is valid.
+//! 2. *Locked.* While a node is in a list, its links and its payload are touched only through `&mut List`, which exists
+//!    only under the list's lock.
 //! 3. *Handed back.* Serving a node takes it out of the list and then, as the very last access,
 //!    stores its verdict (release). Its owner reads the verdict (acquire) and from then on owns
 //!    the node alone, without the lock.
@@ -19,20 +19,20 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::Waker;
 
 use super::lock::Wakes;
-use super::sync::{AtomicU8, UnsafeCell};
+use super::shim::{AtomicU8, UnsafeCell};
 
-/// Where a node stands.
+/// Whether a node is in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Never in a list; only the owner touches the node.
+    /// The node has never been in a list; only its owner touches it.
     Idle,
-    /// In a list.
+    /// The node is in a list.
     Waiting,
-    /// Taken out of the list and told so; only the owner touches the node.
+    /// The node was taken out of the list with this verdict; only its owner touches it.
     Served(Verdict),
 }
 
-/// What a waiter was told when it was taken out of the line.
+/// The result of waiting, stored in the node when it is taken out of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Granted,
@@ -43,21 +43,20 @@ const WAITING: u8 = 0;
 const GRANTED: u8 = 1;
 const REFUSED: u8 = 2;
 
-/// A waiter, as its list sees it. In this order: the links last, where a new node can be left as it is behind what is
-/// written. In between, the compiler has been seen to clear them.
+/// A waiter's entry in a list. The uninitialised links are the last field: placed between the others, the compiler wrote
+/// zeros over them when a node was made.
 #[repr(C)]
 pub(super) struct Node<P> {
-    /// Of a node that has joined a list.
+    /// Meaningful once `joined` is set.
     status: AtomicU8,
-    /// Whether it has ever been in a list. The owner's own note, so that a future that never waits
-    /// is spared the atomic.
+    /// Whether the node has ever been in a list. Read and written by the owner alone, so a future that never waits does
+    /// not touch the atomic.
     joined: Cell<bool>,
-    /// What the waiter leaves for those who serve it.
+    /// What the waiter asks for, or brings; read by the thread that serves it.
     payload: UnsafeCell<P>,
-    /// Initialised while the node is in a list: a future that never waits does not pay for it.
+    /// Initialised while the node is in a list: a future that never waits does not write them.
     links: UnsafeCell<MaybeUninit<Links<P>>>,
-    /// A list may hold pointers to this node, so a `&mut` of what contains it must not claim to be
-    /// the only way to it.
+    /// A list may hold pointers to this node, so a `&mut` to what contains it must not be taken for the only access.
     _pinned: PhantomPinned,
 }
 
@@ -67,11 +66,11 @@ struct Links<P> {
     waker: Waker,
 }
 
-// SAFETY: the pointers of a node are followed only under its list's lock (rule 2), and lead to
-// nodes whose payloads are `Send` as well, since a list holds one type of payload.
+// SAFETY: the pointers of a node are followed only under its list's lock (rule 2), and lead to nodes whose payloads are
+// `Send` too, since a list holds one type of payload.
 unsafe impl<P: Send> Send for Node<P> {}
-// SAFETY: through a shared node, others reach the atomic status; `joined` is written before the
-// node is in a list, and read by its owner.
+// SAFETY: other threads reach the atomic status of a shared node; `joined` is written before the node is in a list, and
+// read by its owner alone.
 unsafe impl<P: Send> Sync for Node<P> {}
 
 impl<P> Node<P> {
@@ -86,7 +85,7 @@ impl<P> Node<P> {
         }
     }
 
-    /// For the owner, and for those who hold the lock of the list it is in.
+    /// Must be called by the node's owner, or under the lock of the list that the node is in.
     #[inline]
     pub(super) fn status(&self) -> Status {
         if !self.joined.get() {
@@ -100,8 +99,8 @@ impl<P> Node<P> {
     }
 
     /// # Safety
-    /// Nobody else touches the payload meanwhile: the node is in a list whose lock the caller
-    /// holds, or in none and the caller is its owner.
+    /// No other thread touches the payload meanwhile: the node is in a list whose lock the caller holds, or it is in no
+    /// list and the caller is its owner.
     #[inline]
     pub(super) unsafe fn payload<R>(&self, with: impl FnOnce(&mut P) -> R) -> R {
         // SAFETY: exclusive, as the caller promises.
@@ -125,12 +124,12 @@ impl<P> Node<P> {
     }
 }
 
-/// A line of waiters, first come, first served.
+/// A line of waiters in the order in which they joined.
 pub(super) struct List<P> {
     head: Option<NonNull<Node<P>>>,
     tail: Option<NonNull<Node<P>>>,
     len: usize,
-    /// How many have been served before the present head though they came after it.
+    /// How many waiters that joined after the present head have been served before it.
     overtaken: usize,
 }
 
@@ -154,14 +153,14 @@ impl<P> List<P> {
         self.head.is_none()
     }
 
-    /// Looks at what the first in line left here.
+    /// Passes the head's payload to `look`. Returns `None` if the line is empty.
     #[inline]
     pub(super) fn front<R>(&mut self, look: impl FnOnce(&mut P) -> R) -> Option<R> {
-        // SAFETY: a node in the list is alive (rule 1) and ours by `&mut self` (rule 2).
+        // SAFETY: a node in the list is alive (rule 1), and `&mut self` is exclusive access to it (rule 2).
         self.head.map(|head| unsafe { head.as_ref().payload(look) })
     }
 
-    /// Takes the first out of the line and tells it `verdict`. Nobody there: nothing happens.
+    /// Takes the head, if there is one, out of the line with `verdict`.
     #[inline]
     pub(super) fn serve_front(&mut self, verdict: Verdict, wakes: &mut Wakes) {
         if let Some(head) = self.head {
@@ -170,7 +169,7 @@ impl<P> List<P> {
         }
     }
 
-    /// Takes the first out of the line, granted; its waker is to be woken outside the lock.
+    /// Takes the head out of the line, granted. The caller wakes the waker after it has released the lock.
     #[inline]
     pub(super) fn grant_front(&mut self) -> Option<Waker> {
         let head = self.head?;
@@ -182,22 +181,21 @@ impl<P> List<P> {
         }
     }
 
-    /// Whether the head may be overtaken by someone `places` behind it, if at most `limit` may
-    /// ever be served before it.
+    /// Returns whether a waiter `places` behind the head may be served before it, if at most `limit` may ever be.
     #[inline]
     pub(super) fn may_overtake(&self, places: usize, limit: usize) -> bool {
         places <= limit.saturating_sub(self.overtaken)
     }
 
-    /// Notes that someone who came later was served before the head, if there is one.
+    /// Counts a later request that was served before the head, if there is one.
     pub(super) fn note_overtaking(&mut self) {
         if !self.is_empty() {
             self.overtaken += 1;
         }
     }
 
-    /// Grants the turn of the first one behind the head that `fits`, within the `limit` of
-    /// [`may_overtake`](Self::may_overtake). False if there is none.
+    /// Grants the first waiter behind the head that `fits`, within the `limit` of [`may_overtake`](Self::may_overtake).
+    /// Returns `false` if there is none.
     pub(super) fn grant_behind_front(
         &mut self,
         limit: usize,
@@ -224,20 +222,20 @@ impl<P> List<P> {
     /// `node` is in this list.
     #[inline]
     unsafe fn serve(&mut self, node: NonNull<Node<P>>, verdict: Verdict, wakes: &mut Wakes) {
-        let told = match verdict {
+        let status = match verdict {
             Verdict::Granted => GRANTED,
             Verdict::Refused => REFUSED,
         };
-        // SAFETY: in the list, so alive and ours until the store, after which its owner may free
-        // it: nothing here looks at it again (rule 3).
+        // SAFETY: the node is in the list, so alive, and ours until the store. After that its owner may free it, and it
+        // is not touched here again (rule 3).
         unsafe {
             wakes.push(self.unlink(node));
-            node.as_ref().status.store(told, Release);
+            node.as_ref().status.store(status, Release);
         }
     }
 
     /// # Safety
-    /// `node` is idle and the caller's own; it stays where it is until it has been unlinked.
+    /// `node` is idle, belongs to the caller, and is not moved before it has been unlinked.
     #[inline]
     pub(super) unsafe fn append(&mut self, node: NonNull<Node<P>>, waker: Waker) {
         let links = Links { prev: self.tail, next: None, waker };
@@ -254,18 +252,18 @@ impl<P> List<P> {
         self.len += 1;
     }
 
-    /// Takes `node` out of the line. Its waker is to be dropped outside the lock.
+    /// Takes `node` out of the line. The caller wakes or drops the waker after it has released the lock.
     ///
     /// # Safety
-    /// `node` is in this list. Its status still says so: the caller changes that, or frees it.
+    /// `node` is in this list. Its status stays `Waiting`: the caller changes it or frees the node.
     #[inline]
     pub(super) unsafe fn unlink(&mut self, node: NonNull<Node<P>>) -> Waker {
         // SAFETY: the node and its neighbours are in the list (rules 1 and 2). Moving the links out
         // leaves them uninitialised, as they are in a node that is in no list.
         unsafe {
             let Links { prev, next, waker } = node.as_ref().links.with_mut(|links| (*links).assume_init_read());
-            // Most leave from the front. The next one then keeps a `prev` that means nothing, and
-            // its memory, which belongs to another task, is not touched.
+            // Most nodes leave from the front. The next one then keeps a stale `prev`, which is never read, and its
+            // memory, which belongs to another task, is not touched.
             let front = self.head == Some(node);
             match prev {
                 _ if front => {
@@ -273,7 +271,7 @@ impl<P> List<P> {
                     self.overtaken = 0;
                 }
                 Some(prev) => prev.as_ref().links(|links| links.next = next),
-                None => unreachable!("only the first has nobody before it"),
+                None => unreachable!("only the first node has no predecessor"),
             }
             match next {
                 Some(_) if front => {}

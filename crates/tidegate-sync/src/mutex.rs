@@ -1,4 +1,4 @@
-//! The mutex: a semaphore of one, with the value it guards.
+//! The mutex: a semaphore with one permit, and the value that it guards.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -16,8 +16,8 @@ use super::stats::Stats;
 
 /// A fair mutex whose guard may be held across `.await`.
 ///
-/// Tasks are served strictly in the order in which they came. A panic while it is held does not
-/// poison it. Where no `.await` lies within, `std::sync::Mutex` is the better choice.
+/// Tasks are served in the order of the first polls of their futures. A panic while the lock is held does not poison it.
+/// If the guard is never held across an `.await`, `std::sync::Mutex` is the better choice.
 ///
 /// ```
 /// use tidegate_sync::Mutex;
@@ -33,11 +33,11 @@ pub struct Mutex<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard, and there is one permit for guards at a time.
+// SAFETY: the value is reached through a guard, and each guard holds the only permit.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// A mutex around `value`.
+    /// Creates a mutex around `value`.
     ///
     /// ```
     /// # use tidegate_sync::Mutex;
@@ -48,7 +48,7 @@ impl<T> Mutex<T> {
         Self { turns: Semaphore::new(1), value: UnsafeCell::new(value) }
     }
 
-    /// The value itself.
+    /// Returns the value.
     ///
     /// ```
     /// # use tidegate_sync::Mutex;
@@ -63,8 +63,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up its place in line; if it had got the lock already, the next in
-    /// line gets it.
+    /// Dropping the future leaves the line. If it had been granted the lock already, the next in line gets it.
     ///
     /// ```
     /// # use tidegate_sync::Mutex;
@@ -79,7 +78,7 @@ impl<T: ?Sized> Mutex<T> {
         Locking { acquire: self.turns.acquire(), mutex: self }
     }
 
-    /// Takes the lock if it is free and nobody is in line.
+    /// Takes the lock if it is free and no task is in line. Returns `None` otherwise.
     ///
     /// ```
     /// # use tidegate_sync::Mutex;
@@ -93,7 +92,7 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { mutex: self, _permit: permit })
     }
 
-    /// The value, which nobody else can be using.
+    /// Returns the value without locking: `&mut self` is exclusive access.
     ///
     /// ```
     /// # use tidegate_sync::Mutex;
@@ -157,7 +156,7 @@ impl<'a, T: ?Sized> Future for Locking<'a, T> {
         let mutex = *this.mutex;
         this.acquire.poll(cx).map(|permit| MutexGuard {
             mutex,
-            _permit: permit.expect("one permit, of a semaphore that nobody can close"),
+            _permit: permit.expect("one permit of a semaphore that is never closed"),
         })
     }
 }
@@ -168,7 +167,7 @@ impl<T: ?Sized> fmt::Debug for Locking<'_, T> {
     }
 }
 
-/// The lock, held; let go when this is dropped.
+/// The taken lock, released when this is dropped.
 ///
 /// ```
 /// # use tidegate_sync::{Mutex, MutexGuard};
@@ -176,28 +175,28 @@ impl<T: ?Sized> fmt::Debug for Locking<'_, T> {
 /// let mut guard: MutexGuard<'_, i32> = count.try_lock().unwrap();
 /// *guard += 1;
 /// ```
-#[must_use = "dropping a MutexGuard lets the lock go at once"]
+#[must_use = "dropping a MutexGuard releases the lock at once"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     _permit: Permit<&'a Semaphore>,
 }
 
-// SAFETY: sharing a guard shares the value and nothing else. (What is borrowed would allow more:
-// a `Mutex` is `Sync` as soon as its value is `Send`.)
+// SAFETY: a shared guard gives shared access to the value alone. The derived bound would be too weak: a `Mutex` is `Sync`
+// if its value is `Send`.
 unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard has the only permit, so nobody else reaches the value.
+        // SAFETY: this guard has the only permit, so there is no other access to the value.
         unsafe { &*self.mutex.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the guard is borrowed mutably.
+        // SAFETY: as above, and the guard is mutably borrowed.
         unsafe { &mut *self.mutex.value.get() }
     }
 }

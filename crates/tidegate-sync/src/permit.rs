@@ -1,4 +1,4 @@
-//! What one holds: permits that go back when they are dropped.
+//! Guards for permits, which are given back when the guard is dropped.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,10 +12,10 @@ use super::semaphore::Semaphore;
 /// ```
 /// use tidegate_sync::{Holder, Permit, Semaphore};
 ///
-/// fn tell(permit: &Permit<impl Holder>) -> usize {
+/// fn count(permit: &Permit<impl Holder>) -> usize {
 ///     permit.count()
 /// }
-/// assert_eq!(tell(&Semaphore::new(3).try_acquire_many(2)?), 2);
+/// assert_eq!(count(&Semaphore::new(3).try_acquire_many(2)?), 2);
 /// # Ok::<(), tidegate_sync::TryAcquireError>(())
 /// ```
 pub trait Holder: Deref<Target = Semaphore> + sealed::Sealed {}
@@ -26,8 +26,7 @@ impl Holder for Arc<Semaphore> {}
 mod sealed {
     use super::{Arc, Semaphore};
 
-    /// Others must not implement [`Holder`](super::Holder): waiting relies on its target never
-    /// changing.
+    /// Keeps other crates from implementing [`Holder`](super::Holder): waiting relies on its target never changing.
     pub trait Sealed {}
 
     impl Sealed for &Semaphore {}
@@ -53,19 +52,19 @@ mod sealed {
 #[must_use = "dropping a Permit gives it back at once"]
 pub struct Permit<S: Holder> {
     semaphore: S,
-    held: Held,
+    bits: PermitBits,
 }
 
-/// How many permits, and how they were come by.
+/// The number of permits, and [`FROM_LINE`](Self::FROM_LINE) in the lowest bit.
 ///
-/// One word: with padding beside a smaller number, moving a permit about would stall on reading more than was just
-/// written.
+/// In one word without padding: a move of the permit then reads exactly what was written just before. A `u32` and a
+/// `bool` are written separately and read together, and the processor stalls on that.
 #[derive(Clone, Copy)]
-struct Held(usize);
+struct PermitBits(usize);
 
-impl Held {
-    /// Some of them came through the line. That is where they most likely go, and the word may not yet count them as
-    /// held: they must not go past a line that is there.
+impl PermitBits {
+    /// Set if some of the permits were granted in line; kept by `split` and `merge`. The word may not yet count such
+    /// permits as held, so they are given back by [`pass_on`](super::counter::Counter::pass_on).
     const FROM_LINE: usize = 1;
 
     #[inline]
@@ -101,15 +100,15 @@ pub type OwnedPermit = Permit<Arc<Semaphore>>;
 impl<S: Holder> Permit<S> {
     #[inline]
     pub(super) fn new(semaphore: S, count: u32) -> Self {
-        Self { semaphore, held: Held::new(count as usize, 0) }
+        Self { semaphore, bits: PermitBits::new(count as usize, 0) }
     }
 
     #[inline]
     pub(super) fn from_line(semaphore: S, count: u32) -> Self {
-        Self { semaphore, held: Held::new(count as usize, Held::FROM_LINE) }
+        Self { semaphore, bits: PermitBits::new(count as usize, PermitBits::FROM_LINE) }
     }
 
-    /// How many permits this is.
+    /// Number of permits.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -117,7 +116,7 @@ impl<S: Holder> Permit<S> {
     /// # Ok::<(), tidegate_sync::TryAcquireError>(())
     /// ```
     pub fn count(&self) -> usize {
-        self.held.count()
+        self.bits.count()
     }
 
     /// The semaphore these permits belong to.
@@ -131,7 +130,7 @@ impl<S: Holder> Permit<S> {
         &self.semaphore
     }
 
-    /// Takes `n` permits off this one. `None` if it has fewer.
+    /// Splits off `n` permits. Returns `None` if there are fewer.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -146,16 +145,16 @@ impl<S: Holder> Permit<S> {
     where
         S: Clone,
     {
-        let rest = self.held.count().checked_sub(n)?;
-        let part = Self { semaphore: self.semaphore.clone(), held: Held::new(n, self.held.line_bit()) };
-        self.held = Held::new(rest, self.held.line_bit());
+        let rest = self.bits.count().checked_sub(n)?;
+        let part = Self { semaphore: self.semaphore.clone(), bits: PermitBits::new(n, self.bits.line_bit()) };
+        self.bits = PermitBits::new(rest, self.bits.line_bit());
         Some(part)
     }
 
-    /// Joins `other` to this one.
+    /// Adds the permits of `other` to this one.
     ///
     /// # Errors
-    /// A permit of another semaphore comes back unchanged.
+    /// If `other` belongs to another semaphore; it is returned unchanged.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -170,12 +169,12 @@ impl<S: Holder> Permit<S> {
         if !std::ptr::eq(self.semaphore(), other.semaphore()) {
             return Err(other);
         }
-        let count = self.held.count() + other.take();
-        self.held = Held::new(count, self.held.line_bit() | other.held.line_bit());
+        let count = self.bits.count() + other.take();
+        self.bits = PermitBits::new(count, self.bits.line_bit() | other.bits.line_bit());
         Ok(())
     }
 
-    /// Gives nothing back: as many permits as this has cease to exist.
+    /// Removes these permits from existence instead of giving them back.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -189,10 +188,10 @@ impl<S: Holder> Permit<S> {
         self.semaphore.counter().forget(count as u32);
     }
 
-    /// Leaves none.
+    /// Empties this permit and returns the count that it had.
     fn take(&mut self) -> usize {
-        let count = self.held.count();
-        self.held = Held::new(0, self.held.line_bit());
+        let count = self.bits.count();
+        self.bits = PermitBits::new(0, self.bits.line_bit());
         count
     }
 }
@@ -200,11 +199,11 @@ impl<S: Holder> Permit<S> {
 impl<S: Holder> Drop for Permit<S> {
     #[inline]
     fn drop(&mut self) {
-        let count = self.held.count() as u32;
+        let count = self.bits.count() as u32;
         if count == 0 {
             return;
         }
-        if self.held.line_bit() == 0 {
+        if self.bits.line_bit() == 0 {
             self.semaphore.counter().give_back(count);
         } else {
             self.semaphore.counter().pass_on(count);
@@ -214,6 +213,6 @@ impl<S: Holder> Drop for Permit<S> {
 
 impl<S: Holder> fmt::Debug for Permit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("count", &self.held.count()).finish_non_exhaustive()
+        f.debug_struct("Permit").field("count", &self.bits.count()).finish_non_exhaustive()
     }
 }

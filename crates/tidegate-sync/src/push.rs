@@ -28,14 +28,14 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Push<'a, T> {
         #[pin]
-        turn: Turn<Pushing<'a, T>>,
+        turn: Turn<PushHome<'a, T>>,
     }
 }
 
 impl<'a, T> Push<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>, value: T) -> Self {
-        Self { turn: Turn::new(Pushing(queue), Some(value)) }
+        Self { turn: Turn::new(PushHome(queue), Some(value)) }
     }
 }
 
@@ -52,13 +52,13 @@ impl<T> Future for Push<'_, T> {
     }
 }
 
-/// Apart, so that the fast path is small enough to be inlined.
+/// `#[inline(never)]`: keeps the fast path small enough to be inlined.
 #[inline(never)]
-fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_>) -> Poll<Result<(), PushError<T>>> {
+fn wait_to_push<T>(mut turn: Pin<&mut Turn<PushHome<'_, T>>>, cx: &mut Context<'_>) -> Poll<Result<(), PushError<T>>> {
     let queue = turn.home().0;
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
-            let wait = store.keeps_producers();
+            let wait = store.push_waits();
             if wait {
                 store.note_blocked();
             }
@@ -76,18 +76,18 @@ fn wait_to_push<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>, cx: &mut Context<'_
     Poll::Ready(outcome(turn))
 }
 
-/// A push that went in has left its value there.
-fn outcome<T>(mut turn: Pin<&mut Turn<Pushing<'_, T>>>) -> Result<(), PushError<T>> {
+/// Finishes a push: the value is still in the payload if it was refused.
+fn outcome<T>(mut turn: Pin<&mut Turn<PushHome<'_, T>>>) -> Result<(), PushError<T>> {
     let refused = turn.as_mut().payload(Option::take);
     turn.finish();
     refused.map_or(Ok(()), |value| Err(PushError(value)))
 }
 
-/// The queue as a place where producers wait.
-struct Pushing<'a, T>(&'a Queue<T>);
+/// A queue's line of pushers, for [`Turn`].
+struct PushHome<'a, T>(&'a Queue<T>);
 
-// SAFETY: a reference leads to the same queue as long as it lives, and the list stays in its store.
-unsafe impl<T> Home for Pushing<'_, T> {
+// SAFETY: a reference leads to the same queue as long as it lives, and the list stays in the queue's store.
+unsafe impl<T> Home for PushHome<'_, T> {
     type State = Store<T>;
     type Payload = Option<T>;
 
@@ -101,7 +101,7 @@ unsafe impl<T> Home for Pushing<'_, T> {
         &mut store.pushers
     }
 
-    /// The value goes with the future, or has gone in already.
+    /// Does nothing: the value is dropped with the future, or is in the queue already.
     fn left(&self, _value: &mut Option<T>, _left: Left) {}
 }
 

@@ -8,19 +8,18 @@ use super::error::{TryPushError, TryRecvError};
 use super::lock::{Lock, waking, while_more};
 use super::push::Push;
 use super::recv::{Recv, RecvAll, RecvAllInto, RecvUpTo};
+use super::shim::{AtomicUsize, BriefGuard};
 use super::stats::Stats;
 use super::store::{Pushed, Store};
-use super::sync::{AtomicUsize, FLOW_MIN, Inside, here};
 
 /// A first-in, first-out queue between any number of producers and consumers.
 ///
-/// Items come out in the order they went in; producers waiting for room and consumers waiting for
-/// an item are each served in the order in which they came. One push wakes one consumer, and nobody
-/// can snatch the item it was woken for. Share it by reference or in an [`Arc`](std::sync::Arc).
+/// Items are received in the order in which they were pushed. Producers that wait for room and consumers that wait for an
+/// item are each served in the order in which they began to wait. One push wakes one consumer, and no other consumer can
+/// take the item that it was woken for. Share a queue by reference or in an [`Arc`](std::sync::Arc).
 ///
-/// Each call takes effect as a whole, at one instant between its start and its return: what one
-/// thread pushes comes out in the order in which it pushed, and a push that begins after another
-/// has returned comes out after it. None but `.await` waits.
+/// Each call takes effect atomically, at one instant between its start and its return: a push that begins after another
+/// has returned, on any thread, comes after it in the queue. Only `.await` waits.
 ///
 /// ```
 /// use tidegate_sync::Queue;
@@ -38,20 +37,18 @@ use super::sync::{AtomicUsize, FLOW_MIN, Inside, here};
 /// ```
 #[repr(C, align(64))]
 pub struct Queue<T> {
-    /// The length as of the last change, for those who only want to look.
+    /// The length after the last change, to be read without the lock.
     len: AtomicUsize,
     store: Lock<Store<T>>,
     /// `usize::MAX`: unbounded.
     capacity: usize,
-    /// How many items a consumer found last, if they pour in from another thread; otherwise 0.
-    flow: AtomicUsize,
 }
 
 impl<T> Queue<T> {
-    /// A queue that holds up to `capacity` items; then pushing waits.
+    /// Creates a queue that holds up to `capacity` items. Pushing to a full queue waits.
     ///
     /// # Panics
-    /// If `capacity` is zero: nothing could ever be pushed.
+    /// If `capacity` is zero.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -60,10 +57,10 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn bounded(capacity: usize) -> Self {
         assert!(capacity > 0, "a queue of capacity 0 could never hold anything");
-        Self { len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)), capacity, flow: AtomicUsize::new(0) }
+        Self { len: AtomicUsize::new(0), store: Lock::new(Store::new(capacity)), capacity }
     }
 
-    /// A queue that always has room.
+    /// Creates a queue that is never full.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -77,11 +74,11 @@ impl<T> Queue<T> {
     /// Waits for room and pushes `value`.
     ///
     /// # Errors
-    /// If the queue is closed, before or meanwhile; the value comes back.
+    /// If the queue is closed, before the call or during the wait; the error contains the value.
     ///
     /// # Cancel safety
-    /// Dropped before it has finished, the future drops the value, unless the value had been taken
-    /// in already. To keep the value, [`try_push`](Self::try_push) it.
+    /// A future that is dropped before it has finished drops the value, unless the queue had accepted the value already.
+    /// To keep a value that is not accepted, use [`try_push`](Self::try_push).
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -99,7 +96,7 @@ impl<T> Queue<T> {
     /// Pushes `value` if there is room.
     ///
     /// # Errors
-    /// If there is none, or the queue is closed; the value comes back.
+    /// If the queue is full or closed; the error contains the value.
     ///
     /// ```
     /// # use tidegate_sync::{Queue, TryPushError};
@@ -123,9 +120,8 @@ impl<T> Queue<T> {
     /// If the queue is closed and empty.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing, so it can be raced in a `select!`: an item leaves the
-    /// queue only when this returns it. If the future had been woken for an item, the next consumer
-    /// in line is woken for it instead.
+    /// Dropping the future loses nothing, so it can be raced in a `select!`: an item leaves the queue only when this
+    /// returns it. If the future had been woken for an item, the next consumer in line is woken for it.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -140,10 +136,10 @@ impl<T> Queue<T> {
         Recv::new(self)
     }
 
-    /// Takes an item if there is one that is not promised to a consumer in line.
+    /// Takes an item if there is one that is not reserved for a consumer in line.
     ///
     /// # Errors
-    /// If there is none; closed only once it is empty.
+    /// [`Empty`](TryRecvError::Empty) if there is none, [`Closed`](TryRecvError::Closed) if the queue is closed as well.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -157,11 +153,8 @@ impl<T> Queue<T> {
         self.receive_now(std::convert::identity)
     }
 
-    /// Waits for one item, then takes everything there is: one lock and one wake-up for a whole
-    /// batch. Items promised to other consumers stay.
-    ///
-    /// While items pour in from another thread, it lets them gather for about five microseconds first: each visit holds
-    /// up their producer, and many small batches would cost both sides more than a few large ones.
+    /// Waits for one item, then takes all items: one lock and one wake-up for a whole batch. Items reserved for other
+    /// consumers stay.
     ///
     /// # Errors
     /// If the queue is closed and empty.
@@ -184,16 +177,16 @@ impl<T> Queue<T> {
         RecvAll::new(self)
     }
 
-    /// As [`recv_all`](Self::recv_all), but puts the items behind those in `buffer` and returns how many came.
+    /// As [`recv_all`](Self::recv_all), but appends the items to `buffer` and returns their number.
     ///
-    /// An empty buffer is exchanged for the queue's own, so that nothing is moved. Whoever comes with the same one each
-    /// time, emptied, has the two take turns: once they have grown, nothing is allocated any more.
+    /// An empty buffer is exchanged for the queue's own, so no item is moved. A caller that brings the same buffer each
+    /// time, emptied, makes the two alternate: once both have grown, nothing is allocated.
     ///
     /// # Errors
     /// If the queue is closed and empty.
     ///
     /// # Cancel safety
-    /// As [`recv`](Self::recv): until this returns, no item is in the buffer that was not there before.
+    /// As [`recv`](Self::recv): the buffer is unchanged until this returns.
     ///
     /// ```
     /// # use std::collections::VecDeque;
@@ -214,7 +207,7 @@ impl<T> Queue<T> {
         RecvAllInto::new(self, buffer)
     }
 
-    /// Waits for one item, then takes up to `n`. With an `n` of zero it takes nothing, at once.
+    /// Waits for one item, then takes up to `n`. With an `n` of zero it returns an empty batch at once.
     ///
     /// # Errors
     /// If the queue is closed and empty.
@@ -238,8 +231,8 @@ impl<T> Queue<T> {
         RecvUpTo::new(self, n)
     }
 
-    /// Takes no more items in. What is inside can still be received; after that, and for producers
-    /// at once, everything is refused, and whoever waits in vain is woken.
+    /// Closes the queue: every push fails from now on, those in line included. Items in the queue can still be received;
+    /// once it is empty, receiving fails too.
     ///
     /// ```
     /// # use tidegate_sync::{Closed, Queue};
@@ -266,7 +259,7 @@ impl<T> Queue<T> {
         self.store.quietly(|store| store.is_closed())
     }
 
-    /// Items inside, those promised to woken consumers included.
+    /// Number of items in the queue, including those reserved for woken consumers.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -279,7 +272,7 @@ impl<T> Queue<T> {
         self.len.load(Relaxed)
     }
 
-    /// Whether nothing is inside.
+    /// Whether the queue is empty.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -290,7 +283,7 @@ impl<T> Queue<T> {
         self.len() == 0
     }
 
-    /// The bound, if there is one.
+    /// The bound; `None` if the queue is unbounded.
     ///
     /// ```
     /// # use tidegate_sync::Queue;
@@ -321,17 +314,17 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Changes the store under the lock, and moves the lines on.
+    /// Changes the store under the lock, then serves both lines.
     #[inline]
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut Store<T>) -> R) -> R {
         self.change_inside(self.store.enter(), change)
     }
 
-    /// Apart, so that the easy way needs none of the room that wakers take.
+    /// `#[inline(never)]`: keeps the stack space for [`Wakes`](super::lock::Wakes) out of the fast path.
     #[inline(never)]
-    fn change_inside<R>(&self, inside: Inside<'_, Store<T>>, change: impl FnOnce(&mut Store<T>) -> R) -> R {
-        // Dropped last, and even when a waker panics.
-        let mut rest = Rest { queue: self, more: false };
+    fn change_inside<R>(&self, inside: BriefGuard<'_, Store<T>>, change: impl FnOnce(&mut Store<T>) -> R) -> R {
+        // Dropped after `waking` has woken what it collected, also when a waker panics.
+        let mut rest = Unsettled { queue: self, more: false };
         waking(inside, |store, wakes| {
             let result = change(store);
             rest.more = store.settle(wakes);
@@ -344,43 +337,28 @@ impl<T> Queue<T> {
     #[inline]
     pub(super) fn push_now(&self, value: &mut Option<T>) -> Pushed {
         let mut inside = self.store.enter();
-        if inside.reach(|store| store.push_easily(value).then(|| self.len.store(store.len(), Relaxed))).is_some() {
+        if inside.reach(|store| store.push_fast(value).then(|| self.len.store(store.len(), Relaxed))).is_some() {
             return Pushed::In;
         }
         self.change_inside(inside, |store| store.push(value))
     }
 
-    /// Takes an item, for somebody who is not in line, and says of the outcome what he wants to know.
+    /// Receives one item for a caller that is not in line. `outcome` maps the result, perhaps under the lock, so it must
+    /// not call foreign code.
     #[inline]
     pub(super) fn receive_now<R>(&self, outcome: impl FnOnce(Result<T, TryRecvError>) -> R) -> R {
         let mut inside = self.store.enter();
-        let easily = inside.reach(|store| store.take_easily().inspect(|_| self.len.store(store.len(), Relaxed)));
-        if let Some(item) = easily {
+        let fast = inside.reach(|store| store.take_fast().inspect(|_| self.len.store(store.len(), Relaxed)));
+        if let Some(item) = fast {
             drop(inside);
             return outcome(Ok(item));
         }
         self.change_inside(inside, |store| outcome(store.receive(Store::take_one)))
     }
 
-    /// For a consumer who was woken for an item.
+    /// Receives for a consumer that was woken for an item.
     pub(super) fn redeem<R>(&self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> R {
-        self.change(|store| {
-            // What came while it woke up says how fast they come.
-            self.note_flow(if store.woken_by == here() { 0 } else { store.len() });
-            store.redeem(take)
-        })
-    }
-
-    #[inline]
-    pub(super) fn flow(&self) -> usize {
-        self.flow.load(Relaxed)
-    }
-
-    /// A consumer found so many items that had come from another thread.
-    pub(super) fn note_flow(&self, found: usize) {
-        // When they fill the queue, letting them gather would only make the producers wait.
-        let pours = (FLOW_MIN..=self.capacity / 2).contains(&found);
-        self.flow.store(if pours { found } else { 0 }, Relaxed);
+        self.change(|store| store.redeem(take))
     }
 
     #[inline]
@@ -400,13 +378,13 @@ impl<T> Queue<T> {
     }
 }
 
-/// Those who are left in line when more can be served than are woken in one go.
-struct Rest<'a, T> {
+/// Serves the waiters that one section left in line, even if a waker that it woke panics.
+struct Unsettled<'a, T> {
     queue: &'a Queue<T>,
     more: bool,
 }
 
-impl<T> Drop for Rest<'_, T> {
+impl<T> Drop for Unsettled<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if self.more {

@@ -1,4 +1,4 @@
-//! Waiting for items of a queue: for one, for some, for all there are.
+//! Futures that receive from a queue: one item, up to `n`, or all.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +13,6 @@ use super::list::{List, Verdict};
 use super::lock::Lock;
 use super::queue::Queue;
 use super::store::Store;
-use super::sync::moment;
 use super::turn::{Home, Left, Turn};
 
 pin_project! {
@@ -31,7 +30,7 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Recv<'a, T> {
         #[pin]
-        turn: Turn<Receiving<'a, T>>,
+        turn: Turn<RecvHome<'a, T>>,
     }
 }
 
@@ -50,7 +49,7 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct RecvAll<'a, T> {
         #[pin]
-        turn: Turn<Receiving<'a, T>>,
+        turn: Turn<RecvHome<'a, T>>,
     }
 }
 
@@ -71,7 +70,7 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct RecvAllInto<'a, T> {
         #[pin]
-        turn: Turn<Receiving<'a, T>>,
+        turn: Turn<RecvHome<'a, T>>,
         buffer: &'a mut VecDeque<T>,
     }
 }
@@ -91,7 +90,7 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct RecvUpTo<'a, T> {
         #[pin]
-        turn: Turn<Receiving<'a, T>>,
+        turn: Turn<RecvHome<'a, T>>,
         n: usize,
     }
 }
@@ -99,28 +98,28 @@ pin_project! {
 impl<'a, T> Recv<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>) -> Self {
-        Self { turn: Turn::new(Receiving(queue), ()) }
+        Self { turn: Turn::new(RecvHome(queue), ()) }
     }
 }
 
 impl<'a, T> RecvAll<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>) -> Self {
-        Self { turn: Turn::new(Receiving(queue), ()) }
+        Self { turn: Turn::new(RecvHome(queue), ()) }
     }
 }
 
 impl<'a, T> RecvAllInto<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>, buffer: &'a mut VecDeque<T>) -> Self {
-        Self { turn: Turn::new(Receiving(queue), ()), buffer }
+        Self { turn: Turn::new(RecvHome(queue), ()), buffer }
     }
 }
 
 impl<'a, T> RecvUpTo<'a, T> {
     #[inline]
     pub(super) fn new(queue: &'a Queue<T>, n: usize) -> Self {
-        Self { turn: Turn::new(Receiving(queue), ()), n }
+        Self { turn: Turn::new(RecvHome(queue), ()), n }
     }
 }
 
@@ -148,16 +147,15 @@ impl<T> Future for RecvAll<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let turn = self.project().turn;
-        let gathered = Gathered::at(&turn);
-        let mut next = (gathered.about > 0).then(|| VecDeque::with_capacity(gathered.room::<T>()));
-        let take = move |items: &mut VecDeque<T>, unpromised: usize| {
+        // The queue's next buffer, allocated before the lock is taken, for a batch as large as this one.
+        let mut next = VecDeque::with_capacity(turn.home().0.len());
+        poll_recv(turn, cx, move |items, unpromised| {
             if unpromised == items.len() {
-                std::mem::replace(items, next.take().unwrap_or_default())
+                std::mem::replace(items, std::mem::take(&mut next))
             } else {
                 items.drain(..unpromised).collect()
             }
-        };
-        gathered.poll_recv(turn, cx, take, VecDeque::len)
+        })
     }
 }
 
@@ -168,11 +166,7 @@ impl<T> Future for RecvAllInto<'_, T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let buffer: &mut VecDeque<T> = this.buffer;
-        let gathered = Gathered::at(&this.turn);
-        if gathered.about > 0 && buffer.is_empty() {
-            buffer.reserve(gathered.room::<T>());
-        }
-        let take = |items: &mut VecDeque<T>, unpromised: usize| {
+        poll_recv(this.turn, cx, |items, unpromised| {
             if unpromised < items.len() {
                 buffer.extend(items.drain(..unpromised));
             } else if buffer.is_empty() {
@@ -181,62 +175,7 @@ impl<T> Future for RecvAllInto<'_, T> {
                 buffer.append(items);
             }
             unpromised
-        };
-        gathered.poll_recv(this.turn, cx, take, |taken| *taken)
-    }
-}
-
-/// What is known of the items before a consumer takes all of them.
-struct Gathered {
-    /// How many were found last, while they pour in; otherwise 0.
-    flow: usize,
-    about: usize,
-    capacity: usize,
-}
-
-impl Gathered {
-    /// While items pour in, lets them gather.
-    #[inline(always)]
-    fn at<T>(turn: &Turn<Receiving<'_, T>>) -> Self {
-        let queue = turn.home().0;
-        let flow = if turn.is_idle() { queue.flow() } else { 0 };
-        if flow > 0 {
-            moment();
-        }
-        // While items pour in, their number is not asked for: that alone would hold up the producer.
-        let about = if flow > 0 { flow } else { queue.len() };
-        Self { flow, about, capacity: queue.capacity().unwrap_or(usize::MAX) }
-    }
-
-    /// Of the next batch's buffer, which is made before the lock is taken: for as many as there are now and some more,
-    /// and for a kilobyte at least, so that the producers, who hold the lock, seldom have to enlarge it.
-    #[inline(always)]
-    fn room<T>(&self) -> usize {
-        let in_bytes = |bytes: usize| bytes / size_of::<T>().max(1);
-        self.about.saturating_add(self.about.min(in_bytes(64 * 1024))).max(in_bytes(1024)).min(self.capacity)
-    }
-
-    #[inline(always)]
-    fn poll_recv<T, R>(
-        self,
-        turn: Pin<&mut Turn<Receiving<'_, T>>>,
-        cx: &mut Context<'_>,
-        mut take: impl FnMut(&mut VecDeque<T>, usize) -> R,
-        count: impl FnOnce(&R) -> usize,
-    ) -> Poll<Result<R, Closed>> {
-        if self.flow == 0 {
-            return poll_recv(turn, cx, take);
-        }
-        let queue = turn.home().0;
-        let received = queue.change(|store| store.receive(&mut take));
-        queue.note_flow(received.as_ref().map_or(0, count));
-        match received {
-            Ok(received) => {
-                turn.finish();
-                Poll::Ready(Ok(received))
-            }
-            Err(_) => wait_to_recv(turn, cx, take),
-        }
+        })
     }
 }
 
@@ -256,12 +195,12 @@ impl<T> Future for RecvUpTo<'_, T> {
 
 #[inline(always)]
 fn poll_recv<T, R>(
-    turn: Pin<&mut Turn<Receiving<'_, T>>>,
+    turn: Pin<&mut Turn<RecvHome<'_, T>>>,
     cx: &mut Context<'_>,
     mut take: impl FnMut(&mut VecDeque<T>, usize) -> R,
 ) -> Poll<Result<R, Closed>> {
     let queue = turn.home().0;
-    // An empty queue is not worth a look before the one that joins the line.
+    // If the queue is empty, the one section that joins the line is enough.
     if turn.is_idle()
         && !queue.is_empty()
         && let Ok(received) = queue.change(|store| store.receive(&mut take))
@@ -272,17 +211,17 @@ fn poll_recv<T, R>(
     wait_to_recv(turn, cx, take)
 }
 
-/// Apart, so that the fast path is small enough to be inlined.
+/// `#[inline(never)]`: keeps the fast path small enough to be inlined.
 #[inline(never)]
 fn wait_to_recv<T, R>(
-    mut turn: Pin<&mut Turn<Receiving<'_, T>>>,
+    mut turn: Pin<&mut Turn<RecvHome<'_, T>>>,
     cx: &mut Context<'_>,
     mut take: impl FnMut(&mut VecDeque<T>, usize) -> R,
 ) -> Poll<Result<R, Closed>> {
     let queue = turn.home().0;
     while turn.is_idle() {
         let arrived = turn.as_mut().arrive(cx, |_, store, _| {
-            let wait = store.keeps_consumers();
+            let wait = store.receive_waits();
             if wait {
                 store.note_blocked();
             }
@@ -301,18 +240,18 @@ fn wait_to_recv<T, R>(
     }
     let received = match ready!(turn.as_mut().poll_served(cx)) {
         Verdict::Refused => Err(Closed),
-        // Borrowed, so that what `take` holds is not dropped under the lock.
+        // By reference, so that what `take` owns is not dropped under the lock.
         Verdict::Granted => Ok(queue.redeem(&mut take)),
     };
     turn.finish();
     Poll::Ready(received)
 }
 
-/// The queue as a place where consumers wait.
-struct Receiving<'a, T>(&'a Queue<T>);
+/// A queue's line of receivers, for [`Turn`].
+struct RecvHome<'a, T>(&'a Queue<T>);
 
-// SAFETY: a reference leads to the same queue as long as it lives, and the list stays in its store.
-unsafe impl<T> Home for Receiving<'_, T> {
+// SAFETY: a reference leads to the same queue as long as it lives, and the list stays in the queue's store.
+unsafe impl<T> Home for RecvHome<'_, T> {
     type State = Store<T>;
     type Payload = ();
 

@@ -12,26 +12,23 @@ use super::word::MAX_PERMITS;
 
 /// A fair counting semaphore for any executor.
 ///
-/// Tasks are served strictly in the order in which they came (the order of the first polls of
-/// their futures). Nobody barges in: while anybody waits, [`try_acquire`](Self::try_acquire) gives
-/// nothing, and a permit that comes free goes to the first in line. One release of one permit wakes
-/// one task.
+/// Tasks are served in the order of the first polls of their futures. There is no barging: while a task waits,
+/// [`try_acquire`](Self::try_acquire) fails, and a permit that becomes free goes to the first in line. One release of one
+/// permit wakes one task.
 ///
 /// # Every operation takes effect at once
-/// Each call takes effect as a whole at one instant between its start and its return, never later.
-/// Calls from one thread take effect in program order; a call that begins after another has
-/// returned, on whatever thread, takes effect after it. No call but `.await` waits for anything but
-/// other calls' few instructions: it may be made from callbacks and destructors.
+/// Each call takes effect atomically at one instant between its start and its return, never later. Calls from one thread
+/// take effect in program order; a call that begins after another has returned, on any thread, takes effect after it. No
+/// call but `.await` blocks for longer than the few instructions of other calls, so all may be made from callbacks and
+/// destructors.
 ///
 /// # Large requests
-/// A request for many permits keeps its place at the head of the line while they gather, so it
-/// cannot starve; those behind it wait although some permits lie idle, until the holders return
-/// what is missing. [`with_skip_ahead`](Self::with_skip_ahead) lets a bounded number of small
-/// requests pass meanwhile.
+/// A request for many permits stays at the head of the line until enough are free, so it cannot starve. The requests
+/// behind it wait meanwhile, although some permits are free; [`with_skip_ahead`](Self::with_skip_ahead) lets a bounded
+/// number of smaller requests overtake it.
 ///
-/// A request for more than exist at present is legitimate, since [`release`](Self::release) may
-/// create more, and waits. Where that cannot be, say so: with a
-/// [ceiling](Self::with_ceiling) such a request is refused instead.
+/// A request for more permits than exist waits, because [`release`](Self::release) may create more. With a
+/// [ceiling](Self::with_ceiling), a request for more than the ceiling is refused.
 ///
 /// ```
 /// use tidegate_sync::Semaphore;
@@ -51,7 +48,7 @@ pub struct Semaphore {
     counter: Counter,
 }
 
-/// What [`Semaphore::release_confirmed`] came to.
+/// The effect of a [`Semaphore::release_confirmed`].
 ///
 /// ```
 /// # use tidegate_sync::Semaphore;
@@ -61,14 +58,14 @@ pub struct Semaphore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// Permits free after this release and the wake-ups it led to.
+    /// Number of permits free after the release and its grants to waiters.
     pub available: usize,
-    /// How many waiters it gave their permits to.
+    /// Number of waiters that were granted their permits and woken.
     pub woken: usize,
 }
 
 impl Semaphore {
-    /// A semaphore with `permits` free permits; with none, everybody waits for the first
+    /// Creates a semaphore with `permits` free permits. With zero, every request waits for the first
     /// [`release`](Self::release).
     ///
     /// # Panics
@@ -80,16 +77,15 @@ impl Semaphore {
     /// ```
     #[must_use]
     pub fn new(permits: usize) -> Self {
-        assert!(permits <= MAX_PERMITS, "a semaphore has {MAX_PERMITS} permits at most, not {permits}");
+        assert!(permits <= MAX_PERMITS, "a semaphore can have at most {MAX_PERMITS} permits, not {permits}");
         Self { counter: Counter::new(permits as u32) }
     }
 
-    /// No more than `ceiling` permits, held and free together, may ever exist: a request for more
-    /// is refused with [`TooMany`](crate::AcquireError::TooMany), and so is a release that would
-    /// create more.
+    /// Limits the number of permits that may exist, held and free together, to `ceiling`. A request for more fails with
+    /// [`TooMany`](crate::AcquireError::TooMany), and a release that would create more fails too.
     ///
     /// # Panics
-    /// If there are more already, or if `ceiling` is more than [`MAX_PERMITS`].
+    /// If more exist already, or if `ceiling` is more than [`MAX_PERMITS`].
     ///
     /// ```
     /// # use tidegate_sync::{Semaphore, TryAcquireError};
@@ -98,15 +94,15 @@ impl Semaphore {
     /// ```
     #[must_use]
     pub fn with_ceiling(mut self, ceiling: usize) -> Self {
-        assert!(ceiling <= MAX_PERMITS, "a semaphore has {MAX_PERMITS} permits at most, not {ceiling}");
-        assert!(self.capacity() <= ceiling, "{} permits exist already", self.capacity());
+        assert!(ceiling <= MAX_PERMITS, "a semaphore can have at most {MAX_PERMITS} permits, not {ceiling}");
+        assert!(self.capacity() <= ceiling, "{} permits exist already, more than {ceiling}", self.capacity());
         self.counter.ceiling = ceiling as u32;
         self
     }
 
-    /// While the first in line needs more than is free, up to `limit` requests among the next
-    /// `limit` in line that do fit may be served before it; after that everybody waits for it.
-    /// Zero, the default, is strict first come, first served.
+    /// Lets smaller requests overtake a large one: while the first in line needs more permits than are free, up to `limit`
+    /// requests that fit, among the next `limit` in line, are served before it. After that, all wait for it. Default: 0,
+    /// strictly first come, first served.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -122,11 +118,11 @@ impl Semaphore {
     /// Waits for one permit.
     ///
     /// # Errors
-    /// [`Closed`](crate::AcquireError::Closed) if the semaphore is closed, before or meanwhile.
+    /// [`Closed`](crate::AcquireError::Closed) if the semaphore is closed, before the call or during the wait.
     ///
     /// # Cancel safety
-    /// Dropping the future at any point leaks nothing. It gives up its place in line; if it had
-    /// been given a permit already, the next in line gets it.
+    /// Dropping the future leaves the line and leaks nothing. If it had been granted a permit already, the next in line
+    /// gets that.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -142,8 +138,8 @@ impl Semaphore {
         Acquire::new(self, 1)
     }
 
-    /// Waits for `n` permits, given all together. None at all (`n` of zero) are given at once,
-    /// even past a line.
+    /// Waits for `n` permits, which are granted together. With an `n` of zero it returns at once, even if tasks are in
+    /// line.
     ///
     /// # Errors
     /// [`TooMany`](crate::AcquireError::TooMany) if `n` exceeds the [ceiling](Self::with_ceiling),
@@ -210,7 +206,7 @@ impl Semaphore {
         Acquire::new(Arc::clone(self), n)
     }
 
-    /// Takes one permit if one is free and nobody is in line.
+    /// Takes one permit if one is free and no task is in line.
     ///
     /// # Errors
     /// See [`TryAcquireError`].
@@ -228,7 +224,7 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// Takes `n` permits if as many are free and nobody is in line.
+    /// Takes `n` permits if that many are free and no task is in line.
     ///
     /// # Errors
     /// See [`TryAcquireError`].
@@ -279,8 +275,8 @@ impl Semaphore {
         self.try_take(n).map(|()| Permit::new(Arc::clone(self), n))
     }
 
-    /// Releases `n` permits that nobody held: a producer's signal that there is something to do.
-    /// The consumer [forgets](Permit::forget) the permit it gets for it.
+    /// Creates `n` free permits, for example as a producer's signal that there are `n` more items. The consumer
+    /// [forgets](Permit::forget) each permit that it acquires.
     ///
     /// # Panics
     /// If more than the [ceiling](Self::with_ceiling) (without one: [`MAX_PERMITS`]) would exist.
@@ -302,8 +298,8 @@ impl Semaphore {
         }
     }
 
-    /// As [`release`](Self::release), and tells what became of it. The receipt is true when this
-    /// returns, not at some later time.
+    /// As [`release`](Self::release), and returns the effect as a [`Receipt`]. The release and its grants have taken place
+    /// when this returns.
     ///
     /// # Errors
     /// If more than the [ceiling](Self::with_ceiling) would exist; then nothing was released.
@@ -320,9 +316,8 @@ impl Semaphore {
         self.counter.release(clamp(n))
     }
 
-    /// Raises the number of permits by `n`, first against what is owed from
-    /// [`reduce_permits`](Self::reduce_permits). The same as [`release`](Self::release), for those
-    /// who think of it as resizing.
+    /// Raises the number of permits by `n`; permits owed after [`reduce_permits`](Self::reduce_permits) are paid first.
+    /// Another name for [`release`](Self::release), for code that resizes.
     ///
     /// # Panics
     /// As [`release`](Self::release).
@@ -337,9 +332,8 @@ impl Semaphore {
         self.release(n);
     }
 
-    /// Lowers the number of permits by `n` at once, whether they are free or not. What is held at
-    /// that moment is owed: permits given back pay the debt before anybody else gets one, so from
-    /// now on nobody is let in while [`capacity`](Self::capacity) or more are held.
+    /// Lowers the number of permits by `n` at once. Permits that are not free are owed: each one given back pays the debt
+    /// first, so no request is granted while [`capacity`](Self::capacity) or more permits are held.
     ///
     /// # Errors
     /// If fewer than `n` exist; then nothing is changed.
@@ -358,7 +352,8 @@ impl Semaphore {
         self.counter.reduce(clamp(n))
     }
 
-    /// Permits that are free now. While somebody waits for many of them, they are meant for him.
+    /// Number of free permits. They may be reserved: while a large request is first in line,
+    /// [`try_acquire`](Self::try_acquire) fails even if this is not zero.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -369,7 +364,7 @@ impl Semaphore {
         self.counter.word().available()
     }
 
-    /// Permits that exist, free and held, less what is owed.
+    /// Number of permits that exist, free and held, less those owed.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -385,7 +380,7 @@ impl Semaphore {
         self.counter.word().capacity() as usize
     }
 
-    /// How many tasks are in line.
+    /// Number of tasks in line.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;
@@ -395,8 +390,8 @@ impl Semaphore {
         self.counter.line().quietly(|line| line.waiting().len())
     }
 
-    /// Lets nobody in any more: those in line and those who come later get
-    /// [`Closed`](crate::AcquireError::Closed). Permits already given out stay valid.
+    /// Closes the semaphore: requests in line and later ones fail with [`Closed`](crate::AcquireError::Closed). Permits
+    /// already granted stay valid.
     ///
     /// ```
     /// # use tidegate_sync::{AcquireError, Semaphore};
@@ -420,7 +415,7 @@ impl Semaphore {
         self.counter.word().is_closed()
     }
 
-    /// The semaphore's figures. `total` may lag by a few while other threads are acquiring.
+    /// The semaphore's figures. `total` may be a few too small while other threads acquire.
     ///
     /// ```
     /// # use tidegate_sync::Semaphore;

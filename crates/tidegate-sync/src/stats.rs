@@ -1,4 +1,4 @@
-//! What every primitive can say about itself.
+//! The figures that each primitive keeps.
 
 /// A primitive's figures, all of one instant unless said otherwise.
 ///
@@ -26,14 +26,14 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// How many now.
+    /// Value now.
     pub current: usize,
-    /// How many at most so far.
+    /// Highest value so far.
     pub peak: usize,
-    /// How many altogether so far.
+    /// Number of operations completed so far.
     pub total: u64,
-    /// How many could not be served at once so far, cancelled ones included.
+    /// Number of operations that had to wait so far, cancelled ones included.
     pub blocked: u64,
-    /// How many tasks are waiting now.
+    /// Number of tasks waiting now.
     pub waiting: usize,
 }

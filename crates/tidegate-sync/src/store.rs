@@ -1,44 +1,42 @@
-//! What lies behind a queue's lock: the items, and the two lines in front of them.
+//! The state behind a queue's lock: the items, the line of receivers and the line of pushers.
 //!
-//! An item never leaves the store before its receiver's `poll` returns it. A receiver in line is
-//! woken with a *promise*: one item inside is spoken for, though not which. So a receiver that is
-//! dropped after its wake-up loses nothing: its promise passes to the next.
+//! An item stays in the store until its receiver's `poll` returns it. A receiver in line is woken with a *promise*: one of
+//! the items is reserved for it, though not a particular one. If the receiver is dropped after its wake-up, no item is
+//! lost: the promise passes to the next in line.
 
 use std::collections::VecDeque;
 
 use super::error::TryRecvError;
 use super::list::{List, Verdict};
 use super::lock::Wakes;
-use super::sync::{expect_writes_behind, here};
 
-/// What every push and receive writes comes first: while nobody waits, one cache line travels between the cores.
+/// The fields that every push and receive writes come first: while no task waits, they move one cache line between the
+/// cores.
 #[repr(C)]
 pub(super) struct Store<T> {
     /// Never more than `capacity`.
     items: VecDeque<T>,
-    /// A push that finds fewer items than this goes in, and that is all: there is room, in the buffer as well, the queue
-    /// is open, and nobody is in line. Zero if one of these is not so, or not known to be: settling finds out.
-    easy_below: usize,
-    /// Items that have left.
+    /// A push that finds fewer items than this adds its item and has nothing else to do: the queue is open and below its
+    /// capacity, the buffer need not grow, and both lines are empty. Zero if one of these is false or not known;
+    /// [`settle`](Self::settle) sets it again.
+    fast_below: usize,
+    /// Number of items taken so far.
     taken: u64,
-    /// Receivers that have been woken for an item and have not yet come for it. Never more than
-    /// there are items.
+    /// Number of receivers that were woken for an item and have not yet taken it. At most the number of items.
     promised: usize,
-    /// In line only while every item is promised.
+    /// Not empty only while every item is promised.
     pub(super) receivers: List<()>,
-    /// In line only while the store is full; each with the value it brings.
+    /// Not empty only while the store is full. Each waits with the value that it pushes.
     pub(super) pushers: List<Option<T>>,
     capacity: usize,
-    /// The most items that anybody found who took some. Between two such there are only more and more, so a push need
-    /// not count.
+    /// The most items found by a receiver. Between two receives the number of items only grows, so a push need not update
+    /// this.
     peak: usize,
     pub(super) blocked: u64,
-    /// The thread that woke a receiver last.
-    pub(super) woken_by: usize,
     closed: bool,
 }
 
-/// What became of a push.
+/// The result of an attempt to push.
 #[derive(Clone, Copy)]
 pub(super) enum Pushed {
     In,
@@ -54,11 +52,10 @@ impl<T> Store<T> {
             receivers: List::default(),
             pushers: List::default(),
             capacity,
-            easy_below: 0,
+            fast_below: 0,
             taken: 0,
             peak: 0,
             blocked: 0,
-            woken_by: 0,
             closed: false,
         }
     }
@@ -68,12 +65,12 @@ impl<T> Store<T> {
         self.items.len()
     }
 
-    /// The most items that ever were inside.
+    /// The most items that were ever in the queue.
     pub(super) fn peak(&self) -> usize {
         self.peak.max(self.items.len())
     }
 
-    /// Items that ever went in.
+    /// Number of items pushed so far.
     pub(super) fn total(&self) -> u64 {
         self.taken + self.items.len() as u64
     }
@@ -84,7 +81,7 @@ impl<T> Store<T> {
 
     pub(super) fn close(&mut self) {
         self.closed = true;
-        self.easy_below = 0;
+        self.fast_below = 0;
     }
 
     #[inline]
@@ -92,59 +89,57 @@ impl<T> Store<T> {
         self.items.len() >= self.capacity
     }
 
-    /// Items that nobody was promised.
+    /// Number of items that are not promised to a receiver.
     #[inline]
     fn unpromised(&self) -> usize {
         self.items.len() - self.promised
     }
 
-    /// Whether a producer who comes now has to wait. Room alone will not do: with a crowd of producers being let in, those
-    /// who are still in line come first.
+    /// Returns whether a new push has to wait. It has to even if there is room while pushers are in line: the line is then
+    /// being served in several sections, and comes first.
     #[inline]
-    pub(super) fn keeps_producers(&self) -> bool {
+    pub(super) fn push_waits(&self) -> bool {
         !self.closed && (self.is_full() || !self.pushers.is_empty())
     }
 
-    /// Whether a consumer who comes now has to wait; with a crowd being served, as above.
+    /// Returns whether a new receive has to wait; while receivers are in line, as for [`push_waits`](Self::push_waits).
     #[inline]
-    pub(super) fn keeps_consumers(&self) -> bool {
+    pub(super) fn receive_waits(&self) -> bool {
         if self.unpromised() == 0 { !self.closed } else { !self.receivers.is_empty() }
     }
 
-    /// Somebody who has to wait is about to join a line.
+    /// A pusher or receiver is about to join a line.
     pub(super) fn note_blocked(&mut self) {
         self.blocked += 1;
-        self.easy_below = 0;
+        self.fast_below = 0;
     }
 
-    /// Takes `value` in if that is all there is to do, as it mostly is: nothing has to be settled then.
+    /// Pushes `value` if there is nothing else to do, as is the usual case: [`settle`](Self::settle) is not needed then.
+    /// Returns `false` otherwise.
     #[inline]
-    pub(super) fn push_easily(&mut self, value: &mut Option<T>) -> bool {
-        if self.items.len() < self.easy_below
+    pub(super) fn push_fast(&mut self, value: &mut Option<T>) -> bool {
+        if self.items.len() < self.fast_below
             && let Some(value) = value.take()
         {
             self.items.push_back(value);
-            if let Some(last) = self.items.back() {
-                expect_writes_behind(last);
-            }
             return true;
         }
         false
     }
 
-    /// Takes an item out if that is all there is to do.
+    /// Takes an item if there is nothing else to do. Returns `None` otherwise.
     #[inline]
-    pub(super) fn take_easily(&mut self) -> Option<T> {
-        if self.easy_below > 0 && self.promised == 0 { self.take(VecDeque::pop_front) } else { None }
+    pub(super) fn take_fast(&mut self) -> Option<T> {
+        if self.fast_below > 0 && self.promised == 0 { self.take(VecDeque::pop_front) } else { None }
     }
 
-    /// Takes `value` in if it can.
+    /// Pushes `value` if there is room.
     pub(super) fn push(&mut self, value: &mut Option<T>) -> Pushed {
-        self.easy_below = 0;
+        self.fast_below = 0;
         if self.closed {
             return Pushed::Closed;
         }
-        if self.keeps_producers() {
+        if self.push_waits() {
             return Pushed::Full;
         }
         if let Some(value) = value.take() {
@@ -153,24 +148,27 @@ impl<T> Store<T> {
         Pushed::In
     }
 
-    /// Lets `take` have the items, and counts.
+    /// Calls `take` with the items and counts those that it takes.
     #[inline]
     fn take<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>) -> R) -> R {
         let (before, room) = (self.items.len(), self.items.capacity());
-        // Written when it changes, which is seldom, and not each time: see above.
+        // Not written each time, because it seldom changes and lies in another cache line.
         if before > self.peak {
             self.peak = before;
         }
         let taken = take(&mut self.items);
         self.taken += (before - self.items.len()) as u64;
         if self.items.capacity() != room {
-            self.easy_below = 0;
+            self.fast_below = 0;
         }
         taken
     }
 
-    /// For somebody who is not in line: lets `take` have the items that nobody was promised, of which there is one at
-    /// least.
+    /// Receives for a caller that is not in line: calls `take` with the items and the number that it may take, which is at
+    /// least one.
+    ///
+    /// # Errors
+    /// If every item is promised or receivers are in line; `Closed` if the queue is closed and has no item for the caller.
     #[inline]
     pub(super) fn receive<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> Result<R, TryRecvError> {
         let unpromised = self.unpromised();
@@ -180,7 +178,7 @@ impl<T> Store<T> {
         Err(if unpromised == 0 && self.closed { TryRecvError::Closed } else { TryRecvError::Empty })
     }
 
-    /// For somebody who was promised an item: the same, with that one.
+    /// Receives for a caller that was promised an item, which is among those that `take` may take.
     #[inline]
     pub(super) fn redeem<R>(&mut self, take: impl FnOnce(&mut VecDeque<T>, usize) -> R) -> R {
         self.unpromise();
@@ -188,30 +186,30 @@ impl<T> Store<T> {
         self.take(|items| take(items, unpromised))
     }
 
-    /// For [`receive`](Self::receive) and [`redeem`](Self::redeem).
+    /// A `take` for [`receive`](Self::receive) and [`redeem`](Self::redeem) that takes one item.
     #[inline]
     pub(super) fn take_one(items: &mut VecDeque<T>, _unpromised: usize) -> T {
         items.pop_front().expect("an unpromised item")
     }
 
-    /// A promise is kept or passed on: the item it stood for is anybody's.
+    /// Ends a promise, because its receiver takes an item or was dropped.
     #[inline]
     pub(super) fn unpromise(&mut self) {
         self.promised -= 1;
     }
 
-    /// Moves both lines on after any change, as far as that goes. True if there is more to be done
-    /// once `wakes` has been emptied.
+    /// Serves both lines as far as possible; called after every change. Returns `true` if `wakes` became full before all
+    /// that can be served was.
     #[inline]
     pub(super) fn settle(&mut self, wakes: &mut Wakes) -> bool {
-        self.easy_below == 0 && self.settle_lines(wakes)
+        self.fast_below == 0 && self.settle_lines(wakes)
     }
 
     #[inline(never)]
     fn settle_lines(&mut self, wakes: &mut Wakes) -> bool {
         let more = self.serve(wakes);
         if !self.closed && self.receivers.is_empty() && self.pushers.is_empty() {
-            self.easy_below = self.capacity.min(self.items.capacity());
+            self.fast_below = self.capacity.min(self.items.capacity());
         }
         more
     }
@@ -225,11 +223,10 @@ impl<T> Store<T> {
         true
     }
 
-    /// Serves one of those in line, if one can be served.
+    /// Serves one waiter of either line. Returns `false` if none can be served.
     fn settle_one(&mut self, wakes: &mut Wakes) -> bool {
         if self.unpromised() > 0 && !self.receivers.is_empty() {
             self.promised += 1;
-            self.woken_by = here();
             self.receivers.serve_front(Verdict::Granted, wakes);
         } else if self.closed && !self.receivers.is_empty() {
             self.receivers.serve_front(Verdict::Refused, wakes);

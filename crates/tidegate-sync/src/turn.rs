@@ -1,5 +1,5 @@
-//! Waiting in line without allocating: a [`Turn`] is the part of a future that waits, and while it
-//! waits the list of its [`Home`] runs through it. The rules its `unsafe` rests on are in `list.rs`.
+//! Waiting in line without allocating: a [`Turn`] is the part of a future that waits. While it waits, the list of its
+//! [`Home`] is linked through it. The rules that its `unsafe` rests on are in `list.rs`.
 
 use std::pin::Pin;
 use std::ptr::NonNull;
@@ -8,37 +8,37 @@ use std::task::{Context, Poll};
 use super::list::{List, Node, Status, Verdict};
 use super::lock::Lock;
 
-/// Where a turn waits.
+/// The primitive that a turn waits at.
 ///
 /// # Safety
-/// For one value of `Self`, `lock` and `list` lead to the same list at every call, wherever the
-/// value has been moved to, and that list never leaves the state behind that lock.
+/// For one value of `Self`, `lock` and `list` lead to the same list at every call, even after the value was moved, and
+/// that list never leaves the state behind that lock.
 pub(super) unsafe trait Home {
-    /// What the lock guards.
+    /// The state behind the lock, the list included.
     type State;
-    /// What a waiter leaves in the line for those who serve it.
+    /// What a waiter asks for, or brings; read by the thread that serves it.
     type Payload;
 
     fn lock(&self) -> &Lock<Self::State>;
 
     fn list(state: &mut Self::State) -> &mut List<Self::Payload>;
 
-    /// A turn that had joined the line was dropped unfinished. Called outside the lock.
+    /// Called, without the lock, when a turn that had joined the line is dropped unfinished.
     fn left(&self, payload: &mut Self::Payload, left: Left);
 }
 
-/// How a turn stood when it was dropped before its owner had seen the outcome.
+/// The state of a turn that was dropped before its owner had seen the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Still waiting; it is out of the line now.
+    /// It was waiting; it has been taken out of the line.
     InLine,
-    /// Already granted: whatever it was granted has to be passed on.
+    /// It was granted; what it was granted has to be passed on.
     Granted,
 }
 
 /// The waiting part of a future: not in line, in line, or served.
 pub(super) struct Turn<H: Home> {
-    /// Gone once the future has finished.
+    /// `None` once the future has finished.
     home: Option<H>,
     node: Node<H::Payload>,
 }
@@ -50,22 +50,23 @@ impl<H: Home> Turn<H> {
     }
 
     /// # Panics
-    /// After [`finish`](Self::finish): a future was polled after its completion.
+    /// If the turn has finished: its future was polled after completion.
     #[inline]
     pub(super) fn home(&self) -> &H {
         self.home.as_ref().expect("polled after completion")
     }
 
-    /// Not yet in line, nor served.
+    /// Returns whether the turn has not joined the line yet.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.node.status() == Status::Idle
     }
 
-    /// Before the first step: lets a turn that has not joined the line `attempt` to do without, and ends it if that works.
+    /// Before the first step: if the turn has not joined the line, calls `attempt`, and finishes the turn if that returns
+    /// a result.
     ///
     /// # Panics
-    /// After it has been finished.
+    /// If the turn has finished.
     #[inline(always)]
     pub(super) fn at_once<R>(
         self: Pin<&mut Self>,
@@ -75,19 +76,19 @@ impl<H: Home> Turn<H> {
             return None;
         }
         let home = self.home();
-        // SAFETY: an idle node belongs to its owner, whom we have borrowed mutably.
+        // SAFETY: an idle node belongs to its owner, which is mutably borrowed.
         let done = unsafe { self.node.payload(|payload| attempt(home, payload)) };
         if done.is_some() {
-            // SAFETY: as in `finish`; and the turn is idle still, since only `arrive` changes that, and `self` is here.
+            // SAFETY: as in `finish`. The turn is still idle: only `arrive` changes that, and `self` is borrowed here.
             unsafe { self.get_unchecked_mut() }.home = None;
         }
         done
     }
 
-    /// First step: `decide`s under the lock, and joins the line if that says `None`.
+    /// First step: calls `decide` under the lock, and joins the line if that returns `None`.
     ///
     /// # Panics
-    /// If it is not idle.
+    /// If the turn is not idle.
     pub(super) fn arrive<R>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,7 +100,7 @@ impl<H: Home> Turn<H> {
         // Cloned before the lock and, if it is not needed, dropped after it.
         let mut waker = Some(cx.waker().clone());
         home.lock().quietly(|state| {
-            // SAFETY: an idle node belongs to its owner, whom we have borrowed.
+            // SAFETY: an idle node belongs to its owner, which is borrowed.
             let decided = unsafe { node.payload(|payload| decide(home, state, payload)) };
             if decided.is_none()
                 && let Some(waker) = waker.take()
@@ -111,11 +112,11 @@ impl<H: Home> Turn<H> {
         })
     }
 
-    /// Second step, for a turn that has joined the line: whether it has been served. If it has,
-    /// that takes no lock.
+    /// Second step, for a turn that has joined the line: returns the verdict if it has been served, which takes no lock.
+    /// Otherwise it stays in line with the waker of `cx`.
     ///
     /// # Panics
-    /// If it is idle.
+    /// If the turn is idle.
     #[inline]
     pub(super) fn poll_served(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
         match self.node.status() {
@@ -125,7 +126,7 @@ impl<H: Home> Turn<H> {
         }
     }
 
-    /// Polled again while waiting: the waker may have changed.
+    /// Replaces the waker, if it has changed, of a turn that is polled again while it waits.
     fn stay(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
         let node = &self.node;
         let mut fresh = None;
@@ -142,32 +143,32 @@ impl<H: Home> Turn<H> {
                     std::mem::swap(current, fresh.as_mut()?);
                     Some(Poll::Pending)
                 };
-                // SAFETY: waiting means in the list of its home, whose lock we hold.
+                // SAFETY: a waiting node is in the list of its home, whose lock is held.
                 unsafe { node.waker(register) }
             });
             match settled {
                 Some(step) => return step,
-                // Cloning is foreign code, so it takes a second visit.
+                // Cloning calls foreign code, so it takes place without the lock, and then a second round.
                 None => fresh = Some(cx.waker().clone()),
             }
         }
     }
 
-    /// Reaches what was left for those who serve the line, when nobody else can.
+    /// Passes the payload to `with`.
     ///
     /// # Panics
-    /// While the turn is in line.
+    /// If the turn is in line: the payload then belongs to the list.
     #[inline]
     pub(super) fn payload<R>(self: Pin<&mut Self>, with: impl FnOnce(&mut H::Payload) -> R) -> R {
-        assert!(self.node.status() != Status::Waiting, "the payload is with the line");
-        // SAFETY: not in a list, so it belongs to its owner, who is borrowed mutably.
+        assert!(self.node.status() != Status::Waiting, "the payload of a node in line belongs to the list");
+        // SAFETY: the node is in no list, so it belongs to its owner, which is mutably borrowed.
         unsafe { self.node.payload(with) }
     }
 
-    /// Ends the turn: whatever was granted is now the caller's business.
+    /// Finishes the turn: from now on the caller owns what was granted.
     ///
     /// # Panics
-    /// While the turn is in line, and after it has been finished.
+    /// If the turn is in line or has finished.
     #[inline]
     pub(super) fn finish(self: Pin<&mut Self>) -> H {
         assert!(self.node.status() != Status::Waiting, "finished while in line");
@@ -187,8 +188,7 @@ impl<H: Home> Drop for Turn<H> {
     }
 }
 
-/// A turn that joined the line is dropped unfinished: it leaves no trace in the line, and its home
-/// hears of it.
+/// Drops an unfinished turn that had joined the line: takes it out of the line and calls [`Home::left`].
 #[cold]
 fn abandon<H: Home>(home: &H, node: &Node<H::Payload>) {
     let mut waker = None;
@@ -197,7 +197,7 @@ fn abandon<H: Home>(home: &H, node: &Node<H::Payload>) {
         status = home.lock().quietly(|state| {
             let status = node.status();
             if status == Status::Waiting {
-                // SAFETY: waiting means in the list of its home, whose lock we hold.
+                // SAFETY: a waiting node is in the list of its home, whose lock is held.
                 waker = Some(unsafe { H::list(state).unlink(NonNull::from(node)) });
             }
             status
@@ -209,6 +209,6 @@ fn abandon<H: Home>(home: &H, node: &Node<H::Payload>) {
         Status::Served(Verdict::Granted) => Left::Granted,
         Status::Served(Verdict::Refused) | Status::Idle => return,
     };
-    // SAFETY: out of the list, so the node belongs to its owner, who is dropping it (rule 3).
+    // SAFETY: the node is in no list, so it belongs to its owner, which is dropping it (rule 3).
     unsafe { node.payload(|payload| home.left(payload, left)) };
 }

@@ -1,20 +1,20 @@
-//! The semaphore's one word: how many permits are free, how many are held, and whether the fast
-//! path is open. One word, so that the numbers agree with each other at every instant.
+//! The semaphore's state in one word: how many permits are free, how many are held, and whether the fast path is open. In
+//! one word, these numbers agree with each other at every instant.
 //!
 //! ```text
-//!  63..61  grants   counts grants modulo 8; a carry every 8 keeps the exact total elsewhere
-//!  60..32  held     permits in somebody's hands
-//!  31..2   free     permits in nobody's hands, offset by MAX_PERMITS: negative means owed
-//!   1      CLOSED
-//!   0      QUEUED   somebody is in line, or it is closed: only the lock's holder may take from `free`,
-//!                   and whoever has added to it serves the line
+//!  63..61  grants   grants modulo 8; `Counter::grants_carried` counts the overflows
+//!  60..32  held     permits that were granted and not given back
+//!  31..2   free     permits to be granted, plus MAX_PERMITS: a smaller value means permits are owed
+//!   1      CLOSED   set by `close`, never cleared; implies QUEUED
+//!   0      QUEUED   set by the first waiter and by `close`, cleared when the line is empty. While it is set, only the
+//!                   lock's holder takes from `free`, and a thread that adds to `free` serves the line
 //! ```
 //!
 //! Always `-held <= free` and `free + held <= MAX_PERMITS`, so no field runs into its neighbour.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use super::sync::AtomicU64;
+use super::shim::AtomicU64;
 
 /// The most permits one [`Semaphore`](super::Semaphore) can have: 536,870,911, held and free together.
 pub const MAX_PERMITS: usize = (1 << 29) - 1;
@@ -43,7 +43,7 @@ impl Word {
     /// Grants per carry.
     pub(super) const GRANTS: u64 = 1 << (64 - GRANTS_SHIFT);
 
-    /// `free` permits and nothing else.
+    /// `free` permits, none held, open.
     pub(super) fn new(free: u32) -> Self {
         Self((FREE_ZERO as u64 + u64::from(free)) << FREE_SHIFT)
     }
@@ -53,7 +53,7 @@ impl Word {
         ((self.0 >> FREE_SHIFT) & FREE_MASK) as i64 - FREE_ZERO
     }
 
-    /// What can be handed out: zero while permits are owed.
+    /// Permits that can be granted: zero while permits are owed.
     #[inline]
     pub(super) fn available(self) -> usize {
         self.free().max(0) as usize
@@ -85,43 +85,43 @@ impl Word {
         self.0 & CLOSED != 0
     }
 
-    /// Nobody is in line, it is open, and there are `n` to be had.
+    /// Returns whether no waiter is in line, the semaphore is open, and `n` permits are free.
     #[inline]
     pub(super) fn can_take(self, n: u32) -> bool {
         self.0 & (QUEUED | CLOSED) == 0 && self.free() >= i64::from(n)
     }
 
-    /// `n` from free to held, counted as one grant. For `can_take(n)`, or `n` of zero.
+    /// Moves `n` from free to held and counts one grant. Requires `can_take(n)`, or an `n` of zero.
     #[inline]
     pub(super) fn take(self, n: u32) -> Self {
         // The count wraps around the top of the word.
         Self(self.transfer(n).0.wrapping_add(GRANTS_ONE))
     }
 
-    /// `n` from free to held, counted elsewhere.
+    /// Moves `n` from free to held; the grant is counted by the line.
     #[inline]
     pub(super) fn transfer(self, n: u32) -> Self {
         Self(self.0 - u64::from(n) * FREE_ONE + u64::from(n) * HELD_ONE)
     }
 
-    /// `n` from held to free.
+    /// Moves `n` from held to free.
     #[inline]
     pub(super) fn give(self, n: u32) -> Self {
         Self(self.0 - u64::from(n) * HELD_ONE + u64::from(n) * FREE_ONE)
     }
 
-    /// `n` more, free, if no more than `ceiling` then exist.
+    /// Adds `n` free permits. Returns `None` if more than `ceiling` would exist.
     #[inline]
     pub(super) fn grow(self, n: u32, ceiling: u32) -> Option<Self> {
         (n <= ceiling.saturating_sub(self.capacity())).then(|| Self(self.0 + u64::from(n) * FREE_ONE))
     }
 
-    /// `n` fewer at once; what is not free is owed. `None` if there are not as many.
+    /// Removes `n` permits; those that are not free are owed. Returns `None` if fewer than `n` exist.
     pub(super) fn shrink(self, n: u32) -> Option<Self> {
         (n <= self.capacity()).then(|| Self(self.0 - u64::from(n) * FREE_ONE))
     }
 
-    /// `n` of the held cease to exist. What was owed beyond those still held is forgiven.
+    /// Removes `n` held permits. Permits owed beyond those still held are no longer owed.
     pub(super) fn forget(self, n: u32) -> Self {
         let rest = Self(self.0 - u64::from(n) * HELD_ONE);
         let short = -rest.free() - i64::from(rest.held());
@@ -150,14 +150,14 @@ impl AtomicWord {
         Word(self.0.load(Acquire))
     }
 
-    /// Replaces `current` by `next`; the error is what was there instead.
+    /// Replaces `current` by `next`. The error is the word that was there instead.
     #[inline]
     pub(super) fn replace(&self, current: Word, next: Word) -> Result<(), Word> {
         self.0.compare_exchange_weak(current.0, next.0, AcqRel, Acquire).map(drop).map_err(Word)
     }
 
-    /// Changes the word by whatever lies between `from` and `to`, though another field may have
-    /// been changed meanwhile; the fields are summed, each for itself. Returns the word as it is now.
+    /// Adds the difference between `from` and `to`. Other threads may have changed fields meanwhile: each field is summed
+    /// by itself. Returns the new word.
     #[inline]
     pub(super) fn shift(&self, from: Word, to: Word) -> Word {
         if from == to {
@@ -167,10 +167,10 @@ impl AtomicWord {
         Word(self.0.fetch_add(by, AcqRel).wrapping_add(by))
     }
 
-    /// `n` from held to free, whatever is there; what was there comes back. One write that cannot fail, where reading
-    /// first and then comparing would fetch the word from another core twice.
+    /// Moves `n`, which the word must count as held, from held to free. Returns the word before.
     ///
-    /// The word must have counted the `n` as held.
+    /// One addition that cannot fail: a load and a compare-and-swap would fetch the word's cache line from another core
+    /// twice.
     #[inline]
     pub(super) fn give(&self, n: u32) -> Word {
         let by = (u64::from(n) * FREE_ONE).wrapping_sub(u64::from(n) * HELD_ONE);
@@ -179,7 +179,8 @@ impl AtomicWord {
         before
     }
 
-    /// Applies `change` to whatever is there; `None` leaves it. Returns the word before and after.
+    /// Applies `change` to the current word, again if another thread changes it meanwhile. Returns the word before and
+    /// after, or, if `change` returns `None`, an error with the unchanged word.
     #[inline]
     pub(super) fn update(&self, mut change: impl FnMut(Word) -> Option<Word>) -> Result<(Word, Word), Word> {
         let mut current = self.load();

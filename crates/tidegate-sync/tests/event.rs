@@ -6,7 +6,7 @@ use support::{Hand, now};
 use tidegate_sync::Event;
 
 #[test]
-fn a_set_event_lets_everybody_through_until_it_is_cleared() {
+fn a_set_event_ends_every_wait_until_it_is_cleared() {
     let event = Event::new();
     let mut waiting: Vec<_> = (0..3).map(|_| Hand::waiting(event.wait())).collect();
     event.set();

@@ -19,7 +19,7 @@ on_every_executor!(
     producers_and_consumers_under_stress,
     never_more_than_the_cap_inside,
     cancelled_waiters_leak_nothing_among_running_ones,
-    event_lets_everybody_through,
+    event_ends_every_wait,
     queue_delivers_every_item_once,
     bounded_queue_holds_its_producers_back,
     recv_all_drains_a_burst,
@@ -239,7 +239,7 @@ fn cancelled_waiters_leak_nothing_among_running_ones<E: Executor>() {
     });
 }
 
-fn event_lets_everybody_through<E: Executor>() {
+fn event_ends_every_wait<E: Executor>() {
     E::run(async {
         let ready = Arc::new(Event::new());
         let tasks: Vec<_> = (0..10)

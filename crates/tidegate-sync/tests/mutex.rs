@@ -15,7 +15,7 @@ fn one_at_a_time_in_the_order_in_which_they_came() {
     assert!(mutex.try_lock().is_none());
     drop(guard);
     assert_eq!((first.wakes(), second.wakes()), (1, 0));
-    // Handed over: nobody slips in before the first one runs.
+    // The lock was handed over: no other task gets it before the first one runs.
     assert!(mutex.try_lock().is_none());
     first.poll().unwrap().push(1);
     second.poll().unwrap().push(2);

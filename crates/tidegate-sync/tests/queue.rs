@@ -96,7 +96,7 @@ fn producers_wait_for_room_and_are_served_in_their_order() {
     let mut two = Hand::waiting(queue.push(2));
     assert_eq!(now(queue.recv()), Ok(0));
     assert_eq!((one.wakes(), two.wakes()), (1, 0));
-    // The first one's value is inside already, so nobody slips in between.
+    // The first one's value is in the queue already, so there is no room in between.
     assert_eq!(queue.try_push(3), Err(TryPushError::Full(3)));
     assert_eq!((one.poll(), two.poll()), (Some(Ok(())), None));
     assert_eq!(now(queue.recv()), Ok(1));
@@ -364,7 +364,7 @@ fn stats_count_current_peak_total_blocked_and_waiting() {
 }
 
 #[test]
-fn peak_and_total_include_what_nobody_has_taken_yet() {
+fn peak_and_total_include_items_not_taken_yet() {
     let queue = filled(0..3);
     assert_eq!((queue.stats().peak, queue.stats().total), (3, 3));
     assert_eq!(queue.try_recv(), Ok(0));
@@ -394,7 +394,7 @@ fn a_buffer_larger_than_the_bound_does_not_raise_it() {
 }
 
 #[test]
-fn whoever_waits_is_woken_by_the_next_push_however_many_went_in_easily_before() {
+fn a_waiting_consumer_is_woken_by_the_next_push_after_pushes_on_the_fast_path() {
     let queue = Queue::unbounded();
     for round in 0..20 {
         for item in 0..round {

@@ -43,7 +43,7 @@ impl Model {
         }
     }
 
-    /// Who is served next: the head if it fits, or one of those that may overtake it.
+    /// The waiter to serve next: the head if it fits, or one of those that may overtake it.
     fn next(&self) -> Option<usize> {
         let window = 1 + self.skip_ahead.saturating_sub(self.overtaken);
         self.line.iter().take(window).position(|(_, need)| *need <= self.free)
@@ -193,7 +193,7 @@ fn step<'a>(
 }
 
 #[test]
-fn queue_loses_nothing_keeps_the_order_and_leaves_nobody_waiting_in_vain() {
+fn queue_loses_nothing_keeps_the_order_and_ends_every_wait() {
     for seed in 0..SEEDS {
         let seed = Seed(seed);
         let mut rng = Rng(seed.0);

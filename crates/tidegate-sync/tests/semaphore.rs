@@ -55,7 +55,7 @@ fn a_crowd_larger_than_one_batch_of_wakers_is_served_by_one_release() {
 }
 
 #[test]
-fn receipt_tells_who_was_woken_and_what_is_left() {
+fn receipt_counts_woken_waiters_and_free_permits() {
     let semaphore = Semaphore::new(0);
     assert_eq!(semaphore.release_confirmed(1).unwrap().available, 1);
     let permit = now(semaphore.acquire()).unwrap();
@@ -80,7 +80,7 @@ fn try_acquire_takes_what_is_free_and_never_waits() {
 }
 
 #[test]
-fn nobody_barges_past_the_line() {
+fn no_request_barges_past_the_line() {
     let semaphore = Semaphore::new(1);
     let permit = now(semaphore.acquire()).unwrap();
     let mut large = Hand::waiting(semaphore.acquire_many(2));
@@ -145,7 +145,7 @@ fn cancelled_waiter_passes_its_permit_on() {
 }
 
 #[test]
-fn cancelled_head_lets_those_through_who_fit_without_it() {
+fn cancelled_head_lets_through_the_waiters_that_fit_without_it() {
     let semaphore = Semaphore::new(2);
     let head = Hand::waiting(semaphore.acquire_many(3));
     let mut behind: Vec<_> = (0..3).map(|_| Hand::waiting(semaphore.acquire())).collect();
@@ -202,7 +202,7 @@ fn skip_ahead_uses_idle_capacity_but_no_further_than_its_limit() {
     let semaphore = Semaphore::new(4).with_skip_ahead(2);
     let held = now(semaphore.acquire_many(3)).unwrap();
     let mut large = Hand::waiting(semaphore.acquire_many(4));
-    // One permit idles. Twice somebody may have it before the head.
+    // One permit is free. Two requests may take it before the head.
     drop(now(semaphore.acquire()).unwrap());
     let second = now(semaphore.acquire()).unwrap();
     let mut third = Hand::waiting(semaphore.acquire());
@@ -215,7 +215,7 @@ fn skip_ahead_uses_idle_capacity_but_no_further_than_its_limit() {
 }
 
 #[test]
-fn skip_ahead_serves_those_in_line_who_fit_in_their_order() {
+fn skip_ahead_serves_the_waiters_that_fit_in_their_order() {
     let semaphore = Semaphore::new(0).with_skip_ahead(3);
     let mut head = Hand::waiting(semaphore.acquire_many(10));
     let mut large = Hand::waiting(semaphore.acquire_many(5));
@@ -235,7 +235,7 @@ fn skip_ahead_serves_those_in_line_who_fit_in_their_order() {
 }
 
 #[test]
-fn close_refuses_those_in_line_and_those_who_come() {
+fn close_refuses_requests_in_line_and_later_ones() {
     let semaphore = Semaphore::new(1);
     let permit = now(semaphore.acquire()).unwrap();
     let mut waiting: Vec<_> = (0..40).map(|_| Hand::waiting(semaphore.acquire())).collect();
@@ -277,7 +277,7 @@ fn reduction_is_exact_at_once_under_load() {
     let mut waiting: Vec<_> = (0..3).map(|_| Hand::waiting(semaphore.acquire())).collect();
     semaphore.reduce_permits(3).unwrap();
     assert_eq!((semaphore.capacity(), semaphore.available()), (2, 0));
-    // Three come back and pay the debt; nobody gets in.
+    // Three are given back and pay the debt; no waiter is served.
     for _ in 0..3 {
         held.pop();
         assert!(waiting.iter_mut().all(|hand| hand.poll().is_none()));
@@ -367,7 +367,7 @@ fn the_count_cannot_overflow() {
 }
 
 #[test]
-#[should_panic(expected = "releasing 2 permits: 1 permits exist, and no more than 2 may")]
+#[should_panic(expected = "releasing 2 permits: 1 permits exist, and at most 2 may exist")]
 fn release_past_the_ceiling_panics() {
     Semaphore::new(1).with_ceiling(2).release(2);
 }
