@@ -2,9 +2,9 @@
 //!
 //! `cargo run -p tidegate-pool --example backpressure`
 //!
-//! Readings come whenever the producer gets round to them; each takes 2 ms to store. Four at a time are stored, so the
-//! producer is let go on every half millisecond, and no more than four readings are ever in memory. The clock is
-//! virtual: the second that this takes passes at once, and exactly.
+//! The producer makes readings as fast as it can, and each takes 2 ms to store. Four are stored at a time, so the producer
+//! goes on every half millisecond, and at most four readings are in memory. The clock is virtual: the second that this
+//! takes passes at once, and exactly.
 
 use tidegate_loop::{Duration, EventLoop, Instant, LoopHandle, Runner, sleep};
 use tidegate_pool::{Pool, Stats, Watermarks};
@@ -30,8 +30,8 @@ async fn produce(pool: Pool) -> Outcome {
     let mut made = Vec::new();
     for reading in 0..READINGS {
         made.push(since(begun));
-        // Here the producer waits: not for its reading to be stored, but until it may begin to be.
-        pool.submit(store(reading)).await.expect("nobody closes the pool").detach();
+        // Waits until the reading begins to be stored, not until it is stored.
+        pool.submit(store(reading)).await.expect("the pool is open").detach();
     }
     pool.close().await;
     Outcome { took: since(begun), made, stats: pool.stats() }

@@ -1,4 +1,4 @@
-//! A crawler that has at most so many requests under way, against a small site that it serves itself.
+//! A crawler with a bounded number of requests in flight, against a small site that it serves itself.
 //!
 //! `cargo run -p tidegate-pool --example crawler [pages [requests at once]]`
 //!
@@ -83,7 +83,7 @@ async fn in_thread<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) 
     let result = Arc::new(Queue::bounded(1));
     let sender = Arc::clone(&result);
     thread::spawn(move || drop(sender.try_push(job())));
-    result.recv().await.expect("nobody closes it")
+    result.recv().await.expect("the queue is open")
 }
 
 struct Crawled {
@@ -107,14 +107,14 @@ async fn crawl(site: SocketAddr, at_once: usize) -> Crawled {
                 let links = in_thread(move || fetch(site, &path)).await;
                 drop(found.try_push(links));
             };
-            // With `at_once` requests under way we wait here, and follow no further links.
-            pool.submit(task).await.expect("nobody closes the pool").detach();
+            // With `at_once` requests in flight, the crawler waits here and follows no further links.
+            pool.submit(task).await.expect("the pool is open").detach();
             awaited += 1;
         }
         if awaited == 0 {
             break;
         }
-        for links in found.recv_all().await.expect("nobody closes it") {
+        for links in found.recv_all().await.expect("the queue is open") {
             awaited -= 1;
             match links {
                 Ok(links) => {

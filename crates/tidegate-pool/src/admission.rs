@@ -1,16 +1,16 @@
-//! Who may start, and when: plain decisions. No clock, no lock, no executor; whoever calls holds the state alone, passes
-//! the time, and wakes behind the lock those that a decision returns.
+//! Decides which task starts, and when. No clock, no lock, no executor: the caller holds the lock, passes the time, and
+//! wakes the wakers that a decision returns after it has released the lock.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::line::{Left, Line, Ticket};
-use crate::roster::{Key, Roster};
+use crate::line::{LeftLine, Line, LineTicket};
+use crate::roster::{Roster, RosterKey};
 use crate::stats::Stats;
 
-/// Two marks that keep a pool from starting tasks one by one at its limit: once `high` are running no further task
-/// starts until no more than `low` are.
+/// Two marks that keep a pool from starting tasks one by one at its limit: once `high` tasks are running, none starts
+/// until at most `low` are.
 ///
 /// ```
 /// use tidegate_pool::{Pool, Watermarks};
@@ -19,35 +19,33 @@ use crate::stats::Stats;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Reached: no further starts.
+    /// With this number of tasks running, the pool stops starting tasks.
     pub high: usize,
-    /// Reached again: starts go on. Less than `high`.
+    /// With this number of tasks running, the pool starts tasks again. Less than `high`.
     pub low: usize,
 }
 
 /// How a task ended, as the pool counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum Outcome {
     Completed,
     Failed,
     Cancelled,
 }
 
-/// What became of an attempt to start.
+/// The result of a request for a slot.
 pub(crate) enum Admit {
-    /// Here is the slot.
-    Slot(Key),
-    /// No slot, or others were first.
+    Slot(RosterKey),
+    /// No slot is free, or the free ones are kept for submitters in line.
     Full,
     Closed,
 }
 
-/// Wakers taken under the lock, to be woken behind it. Dropped, it wakes them too, so a waker that panics costs nobody
-/// but itself the wake-up.
+/// Wakers taken under the lock, woken when this is dropped. If one panics, the others are woken all the same.
 #[derive(Default)]
-#[must_use = "wake them behind the lock"]
+#[must_use = "wake them after the lock is released"]
 pub(crate) struct Wakes {
-    /// The usual case needs no vector.
+    /// Apart from `rest`, so that the usual case does not allocate.
     first: Option<Waker>,
     rest: VecDeque<Waker>,
 }
@@ -60,7 +58,7 @@ impl Wakes {
         }
     }
 
-    /// What dropping it does, said aloud.
+    /// Wakes them, as dropping does.
     #[inline]
     pub(crate) fn wake(self) {}
 
@@ -101,22 +99,22 @@ impl Drop for Wakes {
 
 /// A pool's whole state. `C` cancels a task.
 pub(crate) struct Admission<C> {
-    /// The most that may run at once.
+    /// The most tasks that may run at once.
     cap: usize,
     marks: Option<Watermarks>,
-    /// The high mark was reached, the low one not yet again.
+    /// Set when the high mark is reached, cleared when the low one is.
     above_high: bool,
     paused: bool,
     closed: bool,
-    /// Set with `closed`: who is on the way in is cancelled at the door.
+    /// Set together with `closed`: a task that is just being spawned is cancelled when its canceller is filed.
     aborted: bool,
-    /// Slots held. With the grants in `line` it never grows past [`limit`](Self::limit).
+    /// Slots held. Starts and new grants keep it, plus the grants in `line`, at or below [`limit`](Self::limit).
     running: usize,
     line: Line,
     roster: Roster<C>,
-    /// Those who wait for the last task to end, each at a place of its own; empty ones are used again.
+    /// The wakers of futures that wait for the last task to end. Vacant entries are used again.
     drained: Vec<Option<Waker>>,
-    /// `running` and `waiting` are kept elsewhere and filled in when asked for.
+    /// Without `running` and `waiting`, which [`stats`](Self::stats) fills in.
     counts: Stats,
 }
 
@@ -137,7 +135,7 @@ impl<C> Admission<C> {
         }
     }
 
-    /// How many may run at present.
+    /// The number of tasks that may run at present.
     #[inline]
     fn limit(&self) -> usize {
         if self.paused || self.closed || self.above_high {
@@ -146,25 +144,26 @@ impl<C> Admission<C> {
         self.marks.map_or(self.cap, |marks| marks.high.min(self.cap))
     }
 
-    /// For somebody who is not in line.
+    /// Decides on a request that is not in line.
     #[inline]
     pub(crate) fn admit(&mut self) -> Admit {
         if self.closed {
             Admit::Closed
         } else if self.running + self.line.granted() < self.limit() {
-            // As many have a grant as there are slots for, so a slot that is left is left by all in line.
+            // There are as many grants as free slots if the line is that long, so a slot without a grant means that every
+            // submitter in line has one.
             Admit::Slot(self.start())
         } else {
             Admit::Full
         }
     }
 
-    pub(crate) fn join_line(&mut self, waker: Waker, now: Instant) -> Ticket {
+    pub(crate) fn join_line(&mut self, waker: Waker, now: Instant) -> LineTicket {
         self.line.join(waker, now)
     }
 
-    /// For somebody in line. `Err` gives the ticket back: the turn has not come.
-    pub(crate) fn claim(&mut self, ticket: Ticket, now: Instant) -> Result<(Admit, Option<Waker>), Ticket> {
+    /// Decides on a request in line. Returns the ticket as an error if it has no grant yet.
+    pub(crate) fn claim(&mut self, ticket: LineTicket, now: Instant) -> Result<(Admit, Option<Waker>), LineTicket> {
         if !self.closed && !self.line.is_granted(&ticket) {
             return Err(ticket);
         }
@@ -175,23 +174,23 @@ impl<C> Admission<C> {
         Ok((admit, left.waker))
     }
 
-    pub(crate) fn waits_with(&self, ticket: &Ticket, waker: &Waker) -> bool {
+    pub(crate) fn waits_with(&self, ticket: &LineTicket, waker: &Waker) -> bool {
         self.line.waits_with(ticket, waker)
     }
 
-    pub(crate) fn wait_with(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
+    pub(crate) fn wait_with(&mut self, ticket: &LineTicket, waker: Waker) -> Option<Waker> {
         self.line.wait_with(ticket, waker)
     }
 
-    /// Gives up a place in line; a grant goes to the next.
-    pub(crate) fn give_up(&mut self, ticket: Ticket, now: Instant) -> (Wakes, Option<Waker>) {
+    /// Removes a submitter from the line; its grant goes to the next.
+    pub(crate) fn leave_line(&mut self, ticket: LineTicket, now: Instant) -> (Wakes, Option<Waker>) {
         let left = self.line.leave(ticket);
         self.count_wait(&left, now);
         (self.settle(), left.waker)
     }
 
     #[inline]
-    fn start(&mut self) -> Key {
+    fn start(&mut self) -> RosterKey {
         self.running += 1;
         debug_assert!(self.running <= self.limit(), "a task started past the limit");
         self.counts.submitted += 1;
@@ -200,9 +199,10 @@ impl<C> Admission<C> {
         self.roster.enter()
     }
 
-    /// Files what cancels the task of `key`. What comes back is of no use here; if the flag is set, use it.
+    /// Stores the canceller of the task of `key`. Returns a canceller that was not stored, and whether the caller has to
+    /// cancel the task with it because the pool was aborted.
     #[inline]
-    pub(crate) fn file(&mut self, key: Key, canceller: C) -> (Option<C>, bool) {
+    pub(crate) fn file(&mut self, key: RosterKey, canceller: C) -> (Option<C>, bool) {
         if self.aborted {
             return (Some(canceller), true);
         }
@@ -210,13 +210,13 @@ impl<C> Admission<C> {
     }
 
     #[inline]
-    pub(crate) fn end(&mut self, key: Key, ending: Ending) -> (Wakes, Option<C>) {
+    pub(crate) fn end(&mut self, key: RosterKey, outcome: Outcome) -> (Wakes, Option<C>) {
         let canceller = self.roster.strike(key);
         self.running -= 1;
-        match ending {
-            Ending::Completed => self.counts.completed += 1,
-            Ending::Failed => self.counts.failed += 1,
-            Ending::Cancelled => self.counts.cancelled += 1,
+        match outcome {
+            Outcome::Completed => self.counts.completed += 1,
+            Outcome::Failed => self.counts.failed += 1,
+            Outcome::Cancelled => self.counts.cancelled += 1,
         }
         if self.above_high {
             self.above_high = self.marks.is_some_and(|marks| self.running > marks.low);
@@ -228,7 +228,7 @@ impl<C> Admission<C> {
         (wakes, canceller)
     }
 
-    /// Gives as many grants as there are slots, or takes back those for which there are none any more.
+    /// Makes the number of grants match the number of free slots: gives new ones, or takes some back.
     #[inline]
     fn settle(&mut self) -> Wakes {
         let mut wakes = Wakes::default();
@@ -247,14 +247,14 @@ impl<C> Admission<C> {
         wakes
     }
 
-    /// No slot idles while somebody waits for one, and none is promised twice.
+    /// Asserts that no slot idles while a submitter waits, and that no slot is granted twice.
     #[inline]
     fn check(&self) {
         let free = self.limit().saturating_sub(self.running);
         debug_assert_eq!(self.line.granted(), free.min(self.line.len()), "grants and slots do not match");
     }
 
-    fn count_wait(&mut self, left: &Left, now: Instant) {
+    fn count_wait(&mut self, left: &LeftLine, now: Instant) {
         self.counts.waited += now.saturating_duration_since(left.since);
     }
 
@@ -281,7 +281,7 @@ impl<C> Admission<C> {
         wakes
     }
 
-    /// Closes, and returns what cancels the running.
+    /// Closes the pool and returns the cancellers of the running tasks.
     pub(crate) fn abort(&mut self) -> (Wakes, Vec<C>)
     where
         C: Clone,
@@ -291,8 +291,8 @@ impl<C> Admission<C> {
         (self.close(), running)
     }
 
-    /// Whether nothing runs; if something does, `waker` is woken when nothing does any more. `place` is where the caller
-    /// has waited before. A waker that is not needed comes back.
+    /// Returns whether no task runs; otherwise stores `waker` to be woken when none does. `place` is the index at which
+    /// the caller's waker is stored. Also returns a waker to be dropped without the lock.
     pub(crate) fn is_drained(&mut self, place: &mut Option<usize>, waker: Waker) -> (bool, Option<Waker>) {
         if self.running == 0 {
             return (true, Some(waker));
@@ -307,7 +307,7 @@ impl<C> Admission<C> {
         (false, self.drained[at].replace(waker))
     }
 
-    /// Somebody no longer waits for the last task to end.
+    /// Removes the waker of a future that no longer waits for the last task to end.
     pub(crate) fn leave_drained(&mut self, place: usize) -> Option<Waker> {
         self.drained.get_mut(place).and_then(Option::take)
     }

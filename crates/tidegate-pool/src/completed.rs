@@ -1,4 +1,4 @@
-//! Results of many handles in the order they come.
+//! The results of many handles in the order in which they come.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::error::JoinError;
 use crate::executor::Executor;
 use crate::handle::JoinHandle;
 
-/// Yields the results of `handles` as the tasks end, each with its handle's index. A handle is looked at once at the
-/// start and once when its task has ended, however many there are.
+/// Yields the results of `handles` as the tasks end, each with its handle's index. Each handle is polled twice, at the
+/// start and when its task has ended, so the cost is linear in their number.
 ///
 /// ```
 /// use tidegate_loop::{run, sleep, Duration};
@@ -37,11 +37,11 @@ use crate::handle::JoinHandle;
 pub fn as_completed<T, S: Executor>(handles: impl IntoIterator<Item = JoinHandle<T, S>>) -> AsCompleted<T, S> {
     let handles: Vec<_> = handles.into_iter().map(Some).collect();
     let ready = (0..handles.len()).collect();
-    let bell = Arc::new(Bell(Mutex::new(Ringing { ready, waker: None })));
-    AsCompleted { left: handles.len(), handles, bell }
+    let inbox = Arc::new(CompletedInbox(Mutex::new(CompletedState { ready, waker: None })));
+    AsCompleted { left: handles.len(), handles, inbox }
 }
 
-/// The stream of [`as_completed`]. Dropped, the tasks that are left go on by themselves.
+/// The stream of [`as_completed`]. The remaining tasks go on if it is dropped.
 ///
 /// ```
 /// use tidegate_pool::{as_completed, AsCompleted, Pool, TidegateLoop};
@@ -58,35 +58,36 @@ pub struct AsCompleted<T: 'static, S: Executor> {
     /// `None` once it has yielded its result.
     handles: Vec<Option<JoinHandle<T, S>>>,
     left: usize,
-    bell: Arc<Bell>,
+    inbox: Arc<CompletedInbox>,
 }
 
-/// Rung by the tasks that end. They may do so on any thread, so this is locked on every executor.
-struct Bell(Mutex<Ringing>);
+/// Receives the indices of the handles whose tasks have ended. A task may end on any thread, so this is locked on every
+/// executor.
+struct CompletedInbox(Mutex<CompletedState>);
 
-struct Ringing {
-    /// Handles to look at.
+struct CompletedState {
+    /// Indices of the handles to poll.
     ready: VecDeque<usize>,
     waker: Option<Waker>,
 }
 
-struct Ring {
+struct CompletedWaker {
     index: usize,
-    bell: Arc<Bell>,
+    inbox: Arc<CompletedInbox>,
 }
 
-impl Bell {
-    fn lock(&self) -> MutexGuard<'_, Ringing> {
+impl CompletedInbox {
+    fn lock(&self) -> MutexGuard<'_, CompletedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wake for Ring {
+impl Wake for CompletedWaker {
     fn wake(self: Arc<Self>) {
         let waker = {
-            let mut ringing = self.bell.lock();
-            ringing.ready.push_back(self.index);
-            ringing.waker.take()
+            let mut state = self.inbox.lock();
+            state.ready.push_back(self.index);
+            state.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -95,11 +96,11 @@ impl Wake for Ring {
 }
 
 impl<T, S: Executor> AsCompleted<T, S> {
-    /// The next result and whose it is; `None` after the last.
+    /// Returns the next result and its handle's index, or `None` after the last.
     ///
     /// # Cancel safety
-    /// Safe: a result that has come stays until it is fetched. On tidegate's loop too, cancelling the task that waits
-    /// here leaves the tasks it waits for alone.
+    /// Safe: a result that has come stays until it is fetched. Cancelling the task that waits here does not cancel the
+    /// tasks that it waits for, on tidegate's loop either.
     ///
     /// ```
     /// use tidegate_pool::{as_completed, Pool};
@@ -121,26 +122,26 @@ impl<T, S: Executor> AsCompleted<T, S> {
                 return Poll::Ready(None);
             }
             let index = {
-                let mut ringing = self.bell.lock();
-                match (ringing.ready.pop_front(), &ringing.waker, ours.take()) {
+                let mut state = self.inbox.lock();
+                match (state.ready.pop_front(), &state.waker, ours.take()) {
                     (Some(index), ..) => index,
                     (None, Some(known), _) if known.will_wake(cx.waker()) => return Poll::Pending,
                     (None, _, Some(waker)) => {
-                        let _before = ringing.waker.replace(waker);
-                        drop(ringing);
+                        let _before = state.waker.replace(waker);
+                        drop(state);
                         return Poll::Pending;
                     }
                     (None, _, None) => {
-                        drop(ringing);
-                        // Cloned outside of the lock, then looked at once more.
+                        drop(state);
+                        // Cloned without the lock, then a second round.
                         ours = Some(cx.waker().clone());
                         continue;
                     }
                 }
             };
             let Some(handle) = &mut self.handles[index] else { continue };
-            let ring = Waker::from(Arc::new(Ring { index, bell: Arc::clone(&self.bell) }));
-            if let Poll::Ready(result) = S::poll_watch(&mut handle.inner, &mut Context::from_waker(&ring)) {
+            let waker = Waker::from(Arc::new(CompletedWaker { index, inbox: Arc::clone(&self.inbox) }));
+            if let Poll::Ready(result) = S::poll_watch(&mut handle.inner, &mut Context::from_waker(&waker)) {
                 self.handles[index] = None;
                 self.left -= 1;
                 return Poll::Ready(Some((index, result)));

@@ -1,9 +1,9 @@
-//! Why there is no task, or no result. A refusal hands the future back.
+//! Errors. One of a submission contains the future that was not started.
 
 use std::any::Any;
 use std::fmt;
 
-/// The pool was closed before the task could start; here is what was submitted.
+/// The pool was closed before the task could start. Contains what was submitted.
 ///
 /// ```
 /// use tidegate_pool::{Pool, SubmitError};
@@ -17,7 +17,7 @@ use std::fmt;
 /// ```
 pub struct SubmitError<F>(pub F);
 
-/// Why [`Pool::try_submit`](crate::Pool::try_submit) refused, with what was submitted.
+/// Error of [`Pool::try_submit`](crate::Pool::try_submit). Contains what was submitted.
 ///
 /// ```
 /// use std::future::pending;
@@ -32,14 +32,14 @@ pub struct SubmitError<F>(pub F);
 /// ```
 #[non_exhaustive]
 pub enum TrySubmitError<F> {
-    /// No slot, or others were first, or the pool is paused: wait with `submit`, or try later.
+    /// No slot is free, submitters are in line, or the pool is paused: wait with `submit`, or try later.
     Full(F),
     /// The pool was closed.
     Closed(F),
 }
 
 impl<F> TrySubmitError<F> {
-    /// What was submitted.
+    /// Returns what was submitted.
     ///
     /// ```
     /// # use tidegate_pool::TrySubmitError;
@@ -66,17 +66,17 @@ impl<F> TrySubmitError<F> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled,
-    /// It panicked.
+    /// The task panicked.
     Panicked(Panic),
-    /// It awaits its own handle, which would take for ever.
+    /// The task awaits its own handle, which would never resolve.
     AwaitsItself,
-    /// It was one of many to be started, and the pool was closed first.
+    /// The task was one of a [`Map`](crate::Map), and the pool was closed before it started.
     NeverStarted,
 }
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 ///
 /// ```
 /// use tidegate_pool::{JoinError, Pool};
@@ -89,7 +89,7 @@ pub enum JoinError {
 /// .unwrap();
 /// ```
 pub struct Panic {
-    /// Always a panic's own payload, so the lock is never taken by two at once; it makes errors `Sync`.
+    /// In a mutex only to make the error `Sync`; it is never locked.
     payload: std::sync::Mutex<Box<dyn Any + Send>>,
     message: Box<str>,
 }
@@ -103,7 +103,7 @@ impl Panic {
         Panic { message: message.into(), payload: std::sync::Mutex::new(payload) }
     }
 
-    /// Goes on panicking, here.
+    /// Continues the panic in the caller.
     ///
     /// ```should_panic
     /// use tidegate_pool::{JoinError, Pool};
@@ -168,13 +168,13 @@ impl<F> fmt::Display for SubmitError<F> {
 impl<F> fmt::Display for TrySubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TrySubmitError::Full(_) => "the pool has no slot free",
+            TrySubmitError::Full(_) => "the pool has no free slot",
             TrySubmitError::Closed(_) => "the pool is closed",
         })
     }
 }
 
-// Futures are seldom `Debug`; the errors are all the same.
+// By hand, because futures are seldom `Debug`.
 impl<F> fmt::Debug for SubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SubmitError(..)")

@@ -1,4 +1,4 @@
-//! What a pool needs of an executor.
+//! The traits through which a pool uses an executor.
 
 use std::future::Future;
 use std::task::{Context, Poll};
@@ -7,7 +7,8 @@ use std::time::Instant;
 use crate::error::JoinError;
 use crate::share::Share;
 
-/// An executor that pools can run on: its handles, and how a pool shares its state there. [`Spawn`] is what it can run.
+/// An executor that pools can run on: its handles, and how a pool shares its state there. [`Spawn`] states which futures
+/// it can run.
 ///
 /// Implemented by [`TidegateLoop`](crate::TidegateLoop), [`Tokio`](crate::Tokio) and
 /// [`TokioLocal`](crate::TokioLocal). To bring your own, wrap its spawn and its join handle:
@@ -50,20 +51,21 @@ pub trait Executor: Clone + 'static {
     /// [`Threaded`](crate::Threaded) if they may.
     type Shared<T>: Share<T>;
 
-    /// The executor's join handle. Dropped, the task goes on.
+    /// The executor's join handle. A task goes on when its handle is dropped.
     type Handle<T: 'static>: Unpin;
 
-    /// What cancels a task, whatever its type.
+    /// A handle that cancels a task, whatever the type of its output.
     type Canceller: Clone + 'static;
 
-    /// The time; virtual where the executor's is.
+    /// Returns the time, which is virtual if the executor's is.
     fn now(&self) -> Instant;
 
-    /// Asks for the task's result. Once it was ready it is not called again.
+    /// Polls for the task's result. Not called again after it was ready.
     fn poll_join<T: 'static>(handle: &mut Self::Handle<T>, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>>;
 
-    /// As [`poll_join`](Self::poll_join), for those who watch many tasks: where cancelling whoever polls a handle would
-    /// cancel the task behind it, this one does not have that effect. Called once, and again when woken.
+    /// As [`poll_join`](Self::poll_join), for a task that waits for many tasks. On an executor where cancelling a task
+    /// that polls a handle also cancels the handle's task, this must not have that effect. Called once, and again when
+    /// woken.
     fn poll_watch<T: 'static>(handle: &mut Self::Handle<T>, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         Self::poll_join(handle, cx)
     }
@@ -71,17 +73,17 @@ pub trait Executor: Clone + 'static {
     /// Whether the task has ended.
     fn is_finished<T: 'static>(handle: &Self::Handle<T>) -> bool;
 
-    /// What cancels the task.
+    /// Returns the task's canceller.
     fn canceller<T: 'static>(handle: &Self::Handle<T>) -> Self::Canceller;
 
-    /// Asks the task to end early. False if it has ended already.
+    /// Requests that the task end early. Returns `false` if it has ended already.
     fn cancel(task: &Self::Canceller) -> bool;
 }
 
-/// An executor that can run an `F`: tidegate's loop any future, tokio's runtimes those that are `Send`.
+/// An executor that can run an `F`: tidegate's loop runs any future, tokio's runtimes those that are `Send`.
 ///
-/// The executor must drop the future, at the latest, before its handle resolves, be it after the future returned,
-/// panicked or was cancelled: that drop is what frees the slot.
+/// The executor must drop the future before its handle resolves, whether the future returned, panicked or was cancelled:
+/// that drop frees the slot.
 ///
 /// ```
 /// use tidegate_pool::{Spawn, TidegateLoop};

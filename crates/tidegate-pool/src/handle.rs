@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use crate::error::JoinError;
 use crate::executor::Executor;
 
-/// A claim on the result of a pool's task. Await it, or drop it: the task then goes on by itself.
+/// The handle of a pool's task: awaiting it returns the task's result. If it is dropped, the task goes on.
 ///
-/// By the time it resolves the task's slot is free.
+/// The task's slot is free before the handle resolves.
 ///
 /// # Cancel safety
 /// Awaiting `&mut handle` is safe: a result that has come stays until it is fetched. On tidegate's loop, cancelling a
@@ -24,7 +24,7 @@ use crate::executor::Executor;
 /// })
 /// .unwrap();
 /// ```
-#[must_use = "a handle that is dropped leaves its task to itself; say so with `detach`"]
+#[must_use = "the task goes on when its handle is dropped; use `detach` to state that"]
 pub struct JoinHandle<
     T: 'static,
     #[cfg(feature = "tidegate")] S: Executor = crate::TidegateLoop,
@@ -39,8 +39,8 @@ impl<T, S: Executor> JoinHandle<T, S> {
         JoinHandle { inner }
     }
 
-    /// Asks the task to end early; false if it has ended already. It keeps its slot until it has ended, which on
-    /// tidegate's loop may take as long as its own clean-up does.
+    /// Requests that the task end early. Returns `false` if it has ended already. The task keeps its slot until it has
+    /// ended, which on tidegate's loop includes its own clean-up.
     ///
     /// ```
     /// use tidegate_pool::Pool;
@@ -70,7 +70,7 @@ impl<T, S: Executor> JoinHandle<T, S> {
         S::is_finished(&self.inner)
     }
 
-    /// Leaves the task to itself, and its result unseen. The same as dropping the handle.
+    /// Lets the task go on without the handle, as dropping it does.
     ///
     /// ```
     /// use tidegate_pool::Pool;

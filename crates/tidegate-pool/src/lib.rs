@@ -1,4 +1,4 @@
-//! A bounded pool without a queue: a task starts when a slot is free, and until then its submitter waits.
+//! A bounded pool without a queue: a task starts when a slot is free, and its submitter waits until then.
 //!
 //! ```
 //! use tidegate_loop::{run, sleep, Duration};
@@ -7,7 +7,7 @@
 //! run(async {
 //!     let pool = Pool::new(5);
 //!     for page in 0..50 {
-//!         // Returns once the page is being fetched; with five of them under way, waits for one to end.
+//!         // Returns once the page is being fetched. With five in flight, waits for one to end.
 //!         pool.submit(async move {
 //!             sleep(Duration::from_micros(page)).await;
 //!         })
@@ -21,47 +21,54 @@
 //! .unwrap();
 //! ```
 //!
-//! Called by the batch and the worker, and by programs that make more work than they can do at once. What it holds in
-//! memory is the tasks that run; who would add more is held back.
+//! Used by the batch, by the worker, and by programs that produce tasks faster than these can run. The pool holds the
+//! running tasks in memory and no others: a producer waits before it creates more.
 //!
 //! # What it promises
 //! - **Never one over.** At no instant do more tasks hold slots than there are, under any interleaving, cancellation or
-//!   panic; and none idles while somebody waits for it.
-//! - **First come, first served.** Slots go to submitters in the order they came. [`Pool::try_submit`] does not pass
-//!   anybody.
-//! - **Slots are guards.** A task owns its slot. Whether it returns, panics or is cancelled, the slot comes back with
-//!   the task's last drop, after what the future held is gone and before anybody hears of the end: no clean-up task, no
-//!   callback.
-//! - **Exact changes.** [`resize`](Pool::resize), [`pause`](Pool::pause), [`set_watermarks`](Pool::set_watermarks),
-//!   [`close`](Pool::close) are in effect when they return; they even take back a slot that somebody was told of but has
-//!   not come for.
-//! - **Nothing polls.** A submitter is woken when there is a slot for it, and not before.
+//!   panic. No slot idles while a submitter waits.
+//! - **First come, first served.** Submitters get slots in the order of their first polls. [`Pool::try_submit`] overtakes
+//!   none of them.
+//! - **Slots are guards.** A task owns its slot. Whether it returns, panics or is cancelled, the slot is freed after the
+//!   future has been dropped and before its handle or promise resolves, without a clean-up task or a callback.
+//! - **Exact changes.** [`resize`](Pool::resize), [`pause`](Pool::pause), [`set_watermarks`](Pool::set_watermarks) and
+//!   [`close`](Pool::close) are in effect when they return. They even take back a slot that a submitter was woken for and
+//!   has not taken yet.
+//! - **No polling in intervals.** A submitter is woken when there is a slot for it, and not before.
 //!
-//! | what happens | what becomes of it |
+//! | event | effect |
 //! |---|---|
 //! | a submitter is dropped while it waits | it leaves the line; its future is dropped unpolled; a slot kept for it goes to the next |
 //! | a task panics | its slot is freed, it counts as failed, its handle or promise has the panic |
 //! | a handle is dropped | the task goes on |
-//! | a handle is cancelled | the task keeps its slot until it has ended, and counts as cancelled unless it caught that |
+//! | a handle is cancelled | the task keeps its slot until it has ended, and counts as cancelled unless it caught the cancellation |
 //! | the pool is closed while submitters wait | they get their futures back; running tasks go on |
 //! | the last [`Pool`] is dropped | running tasks go on |
 //!
 //! # What is left out
-//! Queues: put one before the pool (`tidegate-sync` has it) if submitters must not wait. Rates: `tidegate-limit`.
-//! Priorities. Time-outs: wrap the future. It does not build on `tidegate-sync`'s semaphore, because a permit once given
-//! can be neither taken back by a resize nor held back by a watermark; both are decided here, in one place, with the
-//! counts.
+//! - Queues: put one in front of the pool (`tidegate-sync` has it) if submitters must not wait.
+//! - Rates: see `tidegate-limit`. Time-outs: wrap the future. Priorities.
+//! - The pool does not use `tidegate-sync`'s semaphore: a resize cannot take back a permit that was granted, and a
+//!   watermark cannot hold one back. Both are decided here, together with the counts.
 //!
 //! # Executors
-//! [`TidegateLoop`] (feature `tidegate`, the default): futures need not be `Send`, and nothing is atomic. [`Tokio`] and
-//! [`TokioLocal`] (feature `tokio`): any of its runtimes with `Send` futures, a `LocalSet` with others. [`Executor`] and
-//! [`Spawn`] are what another one needs to supply.
+//! [`TidegateLoop`] (feature `tidegate`, the default) runs any future and uses no atomics. [`Tokio`] (feature `tokio`)
+//! runs `Send` futures on any of tokio's runtimes, [`TokioLocal`] other futures on a `LocalSet`. For another executor,
+//! implement [`Executor`] and [`Spawn`].
 //!
 //! # Reading order
-//! `admission.rs` decides who starts, over `line.rs` (who waits) and `roster.rs` (who runs): plain values, no executor.
-//! `share.rs` and `executor.rs` are what it stands on, `slot.rs` is a task and its slot, `submit.rs` the wait for one,
-//! `pool.rs` the surface. `completed.rs` and `map.rs` gather results; `on_tidegate.rs` and `on_tokio.rs` are the
-//! executors.
+//! 1. `admission.rs` decides which task starts, over `line.rs` (submitters that wait) and `roster.rs` (tasks that run):
+//!    plain values, no executor.
+//! 2. `share.rs` and `executor.rs`: what the pool needs of an executor.
+//! 3. `slot.rs` (a task and its slot), `submit.rs` (waiting for a slot), `pool.rs` (the public type).
+//! 4. `completed.rs` and `map.rs`: many results. `on_tidegate.rs` and `on_tokio.rs`: the executors.
+//!
+//! | token | held by | stands for |
+//! |---|---|---|
+//! | `LineTicket` | a submission in line | its entry in `Line` |
+//! | `RosterKey` | a slot | the task's entry in `Roster`, with its canceller |
+//! | `Slot` | a running task | one of the pool's slots; dropping it frees the slot |
+//! | `ItemPlace` | a result on its way to a `Map` | the item's index, and its task's index in `MapTasks` |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

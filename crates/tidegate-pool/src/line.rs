@@ -1,168 +1,160 @@
-//! Those who wait for a slot, in the order they came. The first few of them may hold a grant: a slot that is kept for
-//! them until they come and take it.
+//! The submitters that wait for a slot, in the order in which they joined. The first of them may hold grants: a grant is a
+//! slot that is kept for its submitter until that is polled and takes it.
 
 use std::task::Waker;
 use std::time::Instant;
 
-/// A place in the line. Whoever has it gives it back exactly once, to [`Line::leave`].
+/// An entry in the line. Its owner passes it to [`Line::leave`] exactly once.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ticket(u32);
+pub(crate) struct LineTicket(u32);
 
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
-/// A linked list in a vector: leaving from the middle costs as little as from the front, and a place that was left is
-/// used again.
+/// A linked list in a vector: leaving from the middle costs the same as from the front, and vacant entries are used again.
 pub(crate) struct Line {
-    places: Vec<Place>,
+    entries: Vec<LineEntry>,
     vacant: u32,
     first: u32,
     last: u32,
-    /// The last of those with a grant. They are always the first in line: nobody is passed over.
+    /// The last entry with a grant. The entries with a grant are always the first in line.
     last_granted: u32,
     granted: usize,
     len: usize,
 }
 
-struct Place {
-    /// Towards the front. Unused in a vacant place.
+struct LineEntry {
+    /// Towards the front. Unused in a vacant entry.
     before: u32,
-    /// Towards the back; in a vacant place the next vacant one.
+    /// Towards the back; in a vacant entry the next vacant one.
     behind: u32,
     granted: bool,
-    /// Taken when a grant is given: from then on a poll is on its way.
+    /// Taken when a grant is given, because the task is then going to be polled.
     waker: Option<Waker>,
     since: Instant,
 }
 
-/// What somebody who left the line leaves behind.
-pub(crate) struct Left {
+/// The rest of an entry that has left the line.
+pub(crate) struct LeftLine {
     pub(crate) since: Instant,
-    /// To be dropped where a waker's code may run.
+    /// To be dropped without the lock, because a waker's drop is foreign code.
     pub(crate) waker: Option<Waker>,
 }
 
 impl Line {
     pub(crate) const fn new() -> Line {
-        Line {
-            places: Vec::new(),
-            vacant: NOBODY,
-            first: NOBODY,
-            last: NOBODY,
-            last_granted: NOBODY,
-            granted: 0,
-            len: 0,
-        }
+        Line { entries: Vec::new(), vacant: NONE, first: NONE, last: NONE, last_granted: NONE, granted: 0, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many hold a grant.
+    /// Number of entries with a grant.
     #[inline]
     pub(crate) fn granted(&self) -> usize {
         self.granted
     }
 
-    /// Joins at the back.
-    pub(crate) fn join(&mut self, waker: Waker, since: Instant) -> Ticket {
-        let place = Place { before: self.last, behind: NOBODY, granted: false, waker: Some(waker), since };
+    /// Adds an entry at the back.
+    pub(crate) fn join(&mut self, waker: Waker, since: Instant) -> LineTicket {
+        let entry = LineEntry { before: self.last, behind: NONE, granted: false, waker: Some(waker), since };
         let at = match self.vacant {
-            NOBODY => {
-                self.places.push(place);
-                u32::try_from(self.places.len() - 1).expect("fewer than 4 billion submitters wait")
+            NONE => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).expect("fewer than 4 billion submitters wait")
             }
             at => {
-                self.vacant = self.places[at as usize].behind;
-                self.places[at as usize] = place;
+                self.vacant = self.entries[at as usize].behind;
+                self.entries[at as usize] = entry;
                 at
             }
         };
         match self.last {
-            NOBODY => self.first = at,
-            last => self.places[last as usize].behind = at,
+            NONE => self.first = at,
+            last => self.entries[last as usize].behind = at,
         }
         self.last = at;
         self.len += 1;
-        Ticket(at)
+        LineTicket(at)
     }
 
-    pub(crate) fn is_granted(&self, ticket: &Ticket) -> bool {
-        self.places[ticket.0 as usize].granted
+    pub(crate) fn is_granted(&self, ticket: &LineTicket) -> bool {
+        self.entries[ticket.0 as usize].granted
     }
 
-    /// Keeps `waker` for the holder of `ticket`; the one it replaces comes back.
-    pub(crate) fn wait_with(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
-        self.places[ticket.0 as usize].waker.replace(waker)
+    /// Stores `waker` in the entry of `ticket` and returns the one that it replaces.
+    pub(crate) fn wait_with(&mut self, ticket: &LineTicket, waker: Waker) -> Option<Waker> {
+        self.entries[ticket.0 as usize].waker.replace(waker)
     }
 
-    /// Whether a wake-up would reach the task behind `waker`.
-    pub(crate) fn waits_with(&self, ticket: &Ticket, waker: &Waker) -> bool {
-        self.places[ticket.0 as usize].waker.as_ref().is_some_and(|known| known.will_wake(waker))
+    /// Returns whether the stored waker would wake the same task as `waker`.
+    pub(crate) fn waits_with(&self, ticket: &LineTicket, waker: &Waker) -> bool {
+        self.entries[ticket.0 as usize].waker.as_ref().is_some_and(|known| known.will_wake(waker))
     }
 
-    /// Leaves, from wherever; a grant that was held is gone.
-    pub(crate) fn leave(&mut self, ticket: Ticket) -> Left {
+    /// Removes the entry of `ticket`, from anywhere in the line, together with its grant.
+    pub(crate) fn leave(&mut self, ticket: LineTicket) -> LeftLine {
         let at = ticket.0;
-        let place = &mut self.places[at as usize];
-        let (before, behind) = (place.before, place.behind);
-        let left = Left { since: place.since, waker: place.waker.take() };
-        if place.granted {
+        let entry = &mut self.entries[at as usize];
+        let (before, behind) = (entry.before, entry.behind);
+        let left = LeftLine { since: entry.since, waker: entry.waker.take() };
+        if entry.granted {
             self.granted -= 1;
             if self.last_granted == at {
                 self.last_granted = before;
             }
         }
-        self.places[at as usize].behind = self.vacant;
+        self.entries[at as usize].behind = self.vacant;
         self.vacant = at;
         match before {
-            NOBODY => self.first = behind,
-            before => self.places[before as usize].behind = behind,
+            NONE => self.first = behind,
+            before => self.entries[before as usize].behind = behind,
         }
         match behind {
-            NOBODY => self.last = before,
-            behind => self.places[behind as usize].before = before,
+            NONE => self.last = before,
+            behind => self.entries[behind as usize].before = before,
         }
         self.len -= 1;
         left
     }
 
-    /// Gives the first without a grant one. Its waker is to be woken; there is none if a poll is on its way already.
+    /// Gives a grant to the first entry without one. Returns its waker, or `None` if that was woken already for an earlier
+    /// grant.
     ///
     /// # Panics
-    /// If all have one.
+    /// If all entries have one.
     pub(crate) fn grant(&mut self) -> Option<Waker> {
         let at = match self.last_granted {
-            NOBODY => self.first,
-            last => self.places[last as usize].behind,
+            NONE => self.first,
+            last => self.entries[last as usize].behind,
         };
-        let place = &mut self.places[at as usize];
-        place.granted = true;
+        let entry = &mut self.entries[at as usize];
+        entry.granted = true;
         self.last_granted = at;
         self.granted += 1;
-        place.waker.take()
+        entry.waker.take()
     }
 
-    /// Takes the latest grant back: its holder stays in line, before all without one.
+    /// Takes the latest grant back. Its entry stays in line, before all others without a grant.
     ///
     /// # Panics
-    /// If nobody has one.
+    /// If no entry has one.
     pub(crate) fn revoke(&mut self) {
-        let place = &mut self.places[self.last_granted as usize];
-        place.granted = false;
-        self.last_granted = place.before;
+        let entry = &mut self.entries[self.last_granted as usize];
+        entry.granted = false;
+        self.last_granted = entry.before;
         self.granted -= 1;
     }
 
-    /// The wakers of all, front to back.
+    /// Takes the wakers of all entries, front to back.
     pub(crate) fn take_wakers(&mut self, mut taken: impl FnMut(Waker)) {
         let mut at = self.first;
-        while at != NOBODY {
-            let place = &mut self.places[at as usize];
-            if let Some(waker) = place.waker.take() {
+        while at != NONE {
+            let entry = &mut self.entries[at as usize];
+            if let Some(waker) = entry.waker.take() {
                 taken(waker);
             }
-            at = place.behind;
+            at = entry.behind;
         }
     }
 }
@@ -171,14 +163,14 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn line_of(count: usize) -> (Line, Vec<Option<Ticket>>) {
+    fn line_of(count: usize) -> (Line, Vec<Option<LineTicket>>) {
         let mut line = Line::new();
         let since = Instant::now();
         let tickets = (0..count).map(|_| Some(line.join(Waker::noop().clone(), since))).collect();
         (line, tickets)
     }
 
-    fn granted(line: &Line, tickets: &[Option<Ticket>]) -> Vec<bool> {
+    fn granted(line: &Line, tickets: &[Option<LineTicket>]) -> Vec<bool> {
         tickets.iter().flatten().map(|ticket| line.is_granted(ticket)).collect()
     }
 
@@ -217,6 +209,6 @@ mod tests {
             line.leave(tickets[round % 3].take().unwrap());
             tickets[round % 3] = Some(line.join(Waker::noop().clone(), Instant::now()));
         }
-        assert_eq!(line.places.len(), 3);
+        assert_eq!(line.entries.len(), 3);
     }
 }

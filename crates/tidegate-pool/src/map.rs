@@ -1,4 +1,4 @@
-//! A task for each item, and the results as they come or in order.
+//! A task per item, with the results in the order in which they come or in the order of the items.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,21 +15,23 @@ use crate::pool::Pool;
 use crate::promise::{Owed, Promise};
 use crate::share::Share;
 use crate::slot::Promised;
-use crate::submit::{Closed, Turn, start};
+use crate::submit::{LineUse, PoolClosed, SubmitTurn, start};
 
 /// The results of [`Pool::map`] and its kin: a stream of `(index, result)`.
 ///
-/// It works while it is polled: each time it starts as many tasks as there are slots and items, then yields a result if
-/// there is one. It draws an item before it has a slot for it, one at a time, and no more items while twice as many
-/// results as the pool has slots are running or lie unfetched (see [`window`](Self::window)): who is slow to fetch
-/// results holds the tasks back. Tasks once started make progress whatever the caller does.
+/// It starts tasks only while it is polled: each poll starts as many as there are free slots and items, then yields a
+/// result if there is one. Tasks that were started make progress on their own.
 ///
-/// In line for a slot it stands only while a result is awaited, and with each result it comes to the back of the line:
-/// so between two results the caller may submit to the same pool and not wait for itself. (Polled as a stream, and then
-/// neither polled again nor dropped, it does keep its place, and a slot that comes free for it.)
+/// One item at a time is taken before there is a slot for it. No item is taken while the number of running tasks and
+/// unread results is twice the number of the pool's slots (see [`window`](Self::window)): a slow reader of results holds
+/// the tasks back.
 ///
-/// Dropped, it cancels its tasks. If the pool is closed meanwhile, the item that was to be next yields
-/// [`NeverStarted`](JoinError::NeverStarted), and nothing comes after the tasks that were running.
+/// It waits in line for a slot only while a result is awaited, and joins at the back after each result. So the caller may
+/// submit to the same pool between two results without waiting for itself. A map that is polled as a stream, and then
+/// neither polled again nor dropped, stays in line and keeps a slot that becomes free for it.
+///
+/// Dropping a map cancels its tasks. If the pool is closed, the next item yields
+/// [`NeverStarted`](JoinError::NeverStarted), and the stream ends with the tasks that were running.
 ///
 /// ```
 /// use tidegate_pool::Pool;
@@ -51,37 +53,37 @@ where
     S: Executor,
 {
     pool: Pool<S>,
-    turn: Turn,
-    /// `None` when there are no more items, or none are wanted any more.
+    turn: SubmitTurn,
+    /// `None` after the last item, or when the map has stopped.
     items: Option<Pin<Box<St>>>,
     f: F,
-    /// Drawn, and waiting for a slot.
+    /// The future of the item that was taken and waits for a slot.
     next: Option<Fut>,
-    tasks: Tasks<S>,
+    tasks: MapTasks<S>,
     arrivals: S::Shared<Arrivals<Fut::Output>>,
-    /// With results in order: those from the one to be yielded next, as far as they have come.
-    in_order: Option<VecDeque<Option<Arrived<Fut::Output>>>>,
+    /// For results in order: those that have come, from the next one to be yielded.
+    in_order: Option<VecDeque<Option<ItemResult<Fut::Output>>>>,
     /// Also the index of the next item.
     started: usize,
     yielded: usize,
-    /// The first item known to have failed, where that stops everything: nothing after it is yielded.
+    /// With `stop_on_error`: the first item known to have failed, after which nothing is yielded.
     last: Option<usize>,
     window: Option<usize>,
     is_failure: Option<fn(&Fut::Output) -> bool>,
 }
 
-type Arrived<T> = Result<T, JoinError>;
+type ItemResult<T> = Result<T, JoinError>;
 
-// Neither the items, which are boxed, nor the futures, which are not polled here, are pinned in it.
+// The items are boxed and the futures are not polled here, so neither is pinned in it.
 impl<St, F, Fut: Future, S: Executor> Unpin for Map<St, F, Fut, S> {}
 
-/// Handles of the tasks that run, to cancel them by. A task's place is used again.
-struct Tasks<S: Executor> {
+/// The handles of the running tasks, by which they are cancelled.
+struct MapTasks<S: Executor> {
     running: Vec<Option<(usize, JoinHandle<(), S>)>>,
     vacant: Vec<usize>,
 }
 
-impl<S: Executor> Tasks<S> {
+impl<S: Executor> MapTasks<S> {
     fn cancel_after(&self, index: Option<usize>) {
         for (at, handle) in self.running.iter().flatten() {
             if index.is_none_or(|index| *at > index) {
@@ -91,27 +93,20 @@ impl<S: Executor> Tasks<S> {
     }
 }
 
-/// Whether to wait in line for a slot, or to do with those that are free.
-#[derive(Clone, Copy)]
-enum Line {
-    In,
-    Out,
-}
-
-/// Results on their way from the tasks to the stream.
+/// Results that the tasks have sent and the stream has not read.
 struct Arrivals<T> {
-    results: VecDeque<(Place, Arrived<T>)>,
+    results: VecDeque<(ItemPlace, ItemResult<T>)>,
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct ItemPlace {
     index: usize,
-    /// Among [`Tasks`]. `None` if it never was a task.
+    /// Its index in [`MapTasks`]. `None` if it was never started.
     task: Option<usize>,
 }
 
-/// Where a task of a [`Map`] sends its result.
+/// The [`Promise`] through which a task of a [`Map`] sends its result.
 ///
 /// ```
 /// use tidegate_pool::{Arrival, Promised, Spawn, TidegateLoop};
@@ -123,12 +118,12 @@ struct Place {
 /// can_map::<std::future::Ready<u8>>();
 /// ```
 pub struct Arrival<T, S: Executor> {
-    place: Place,
+    place: ItemPlace,
     arrivals: S::Shared<Arrivals<T>>,
 }
 
 impl<T, S: Executor> Promise<T> for Arrival<T, S> {
-    fn settle(self, result: Arrived<T>) {
+    fn settle(self, result: ItemResult<T>) {
         let waker = self.arrivals.with(|arrivals| {
             arrivals.results.push_back((self.place, result));
             arrivals.waker.take()
@@ -139,7 +134,7 @@ impl<T, S: Executor> Promise<T> for Arrival<T, S> {
     }
 }
 
-/// An iterator as a stream: it always has the next item at once.
+/// An iterator as a stream that is always ready.
 ///
 /// ```
 /// # use tidegate_pool::Pool;
@@ -174,11 +169,11 @@ where
     pub(crate) fn new(pool: Pool<S>, items: St, f: F) -> Self {
         Map {
             pool,
-            turn: Turn::default(),
+            turn: SubmitTurn::default(),
             items: Some(Box::pin(items)),
             f,
             next: None,
-            tasks: Tasks { running: Vec::new(), vacant: Vec::new() },
+            tasks: MapTasks { running: Vec::new(), vacant: Vec::new() },
             arrivals: Share::new(Arrivals { results: VecDeque::new(), waker: None }),
             in_order: None,
             started: 0,
@@ -205,11 +200,11 @@ where
         self
     }
 
-    /// Draws no item while `window` results are running or lie unfetched. Without it: twice the pool's slots, so that
-    /// all of them can be busy while as many results wait.
+    /// Takes no item while the number of running tasks and unread results is `window`. Default: twice the number of the
+    /// pool's slots, so that all of them can be busy while as many results wait.
     ///
     /// # Panics
-    /// If it is zero.
+    /// If `window` is zero.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -221,13 +216,14 @@ where
     /// .unwrap();
     /// ```
     pub fn window(mut self, window: usize) -> Self {
-        assert!(window > 0, "with a window of nothing nothing would start");
+        assert!(window > 0, "the window of a map must be at least 1");
         self.window = Some(window);
         self
     }
 
-    /// Stops at the first failure: a task that returned `Err`, panicked or was cancelled. No further item is drawn, and
-    /// what still runs is cancelled; the failure is the last thing yielded. In order, what comes before it still is.
+    /// Stops at the first failure: a task that returned `Err`, panicked or was cancelled. No further item is taken, the
+    /// running tasks are cancelled, and the failure is the last result. With results [in order](Self::ordered), the tasks
+    /// of earlier items go on and their results are yielded first.
     ///
     /// ```
     /// use tidegate_pool::Pool;
@@ -248,21 +244,26 @@ where
         self
     }
 
-    /// Running, or come and not fetched.
-    fn in_hand(&self) -> usize {
+    /// Number of items that were started and whose results were not yielded.
+    fn in_flight(&self) -> usize {
         self.started - self.yielded
     }
 
-    /// Draws no more; what is after `index` is not wanted either, or with `None` what is running at all.
+    /// Takes no further item and cancels the tasks after `index`, or all with `None`.
     fn stop(&mut self, index: Option<usize>) {
         self.items = None;
         self.next = None;
-        self.turn.give_up(&self.pool);
+        self.turn.leave(&self.pool);
         self.tasks.cancel_after(index);
     }
 
-    /// Notes a result that has come; out of order it is the one to yield.
-    fn arrive(&mut self, place: Place, result: Arrived<Fut::Output>) -> Option<(usize, Arrived<Fut::Output>)> {
+    /// Processes a result that has come. Returns it if it is to be yielded at once, which it is unless results are in
+    /// order.
+    fn arrive(
+        &mut self,
+        place: ItemPlace,
+        result: ItemResult<Fut::Output>,
+    ) -> Option<(usize, ItemResult<Fut::Output>)> {
         if let Some(task) = place.task {
             self.tasks.running[task] = None;
             self.tasks.vacant.push(task);
@@ -286,7 +287,7 @@ where
     }
 
     /// The next result in order, if it has come.
-    fn take_in_order(&mut self) -> Option<(usize, Arrived<Fut::Output>)> {
+    fn take_in_order(&mut self) -> Option<(usize, ItemResult<Fut::Output>)> {
         let in_order = self.in_order.as_mut()?;
         let result = in_order.front_mut()?.take()?;
         in_order.pop_front();
@@ -299,7 +300,7 @@ where
             Some(_) => true,
             None => false,
         };
-        stopped || (self.items.is_none() && self.next.is_none() && self.in_hand() == 0)
+        stopped || (self.items.is_none() && self.next.is_none() && self.in_flight() == 0)
     }
 }
 
@@ -310,7 +311,7 @@ where
     Fut: Future,
     S: Spawn<Promised<Fut, Arrival<Fut::Output, S>, S>>,
 {
-    /// The next result and its item's index; `None` after the last.
+    /// Returns the next result and its item's index, or `None` after the last.
     ///
     /// # Cancel safety
     /// Safe: no item and no result is lost.
@@ -326,17 +327,17 @@ where
     /// .unwrap();
     /// ```
     pub async fn next(&mut self) -> Option<(usize, Result<Fut::Output, JoinError>)> {
-        let awaited = Awaited(self);
+        let awaited = AwaitedMap(self);
         poll_fn(|cx| awaited.0.poll_one(cx)).await
     }
 
-    /// All the results, in the order this stream has them.
+    /// Returns all results, in the order of this stream.
     ///
     /// # Errors
-    /// The first task that panicked or was cancelled; the others are cancelled.
+    /// If a task panicked or was cancelled; the other tasks are cancelled.
     ///
     /// # Cancel safety
-    /// Dropped, it cancels the tasks, and the results are lost.
+    /// Dropping the future cancels the tasks, and their results are lost.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -354,13 +355,13 @@ where
         Ok(results)
     }
 
-    fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Arrived<Fut::Output>)>> {
+    fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, ItemResult<Fut::Output>)>> {
         let mut ours = None;
         loop {
             if self.is_over() {
                 return Poll::Ready(None);
             }
-            self.start_some(cx, Line::Out);
+            self.start_some(cx, LineUse::Skip);
             if let Some(next) = self.take_in_order() {
                 self.yielded += 1;
                 return Poll::Ready(Some(next));
@@ -385,11 +386,11 @@ where
                         return Poll::Ready(Some(next));
                     }
                 }
-                // Nothing may be left to come: the stream of items may just have ended.
+                // Checked again: the stream of items may just have ended.
                 None if self.is_over() => return Poll::Ready(None),
                 None if registered => {
                     let started = self.started;
-                    self.start_some(cx, Line::In);
+                    self.start_some(cx, LineUse::Join);
                     if self.started == started && !self.is_over() {
                         return Poll::Pending;
                     }
@@ -399,13 +400,13 @@ where
         }
     }
 
-    fn start_some(&mut self, cx: &mut Context<'_>, line: Line) {
+    fn start_some(&mut self, cx: &mut Context<'_>, line: LineUse) {
         let window = self.window.unwrap_or_else(|| self.pool.cap().saturating_mul(2).max(1));
-        if self.in_hand() >= window {
-            // The window may have become smaller since it joined the line.
-            self.turn.give_up(&self.pool);
+        if self.in_flight() >= window {
+            // A resize of the pool may have made the window smaller since the map joined the line.
+            self.turn.leave(&self.pool);
         }
-        while self.in_hand() < window {
+        while self.in_flight() < window {
             if self.next.is_none() {
                 let Some(items) = &mut self.items else { return };
                 match items.as_mut().poll_next(cx) {
@@ -415,43 +416,36 @@ where
                 }
                 continue;
             }
-            let turn = match line {
-                Line::Out => self.turn.poll_now(&self.pool, cx),
-                Line::In => match self.turn.poll(&self.pool, cx) {
-                    Poll::Ready(turn) => Some(turn),
-                    Poll::Pending => None,
-                },
-            };
-            let Some(turn) = turn else { return };
+            let Poll::Ready(turn) = self.turn.poll(&self.pool, cx, line) else { return };
             let Some(future) = self.next.take() else { return };
             let index = self.started;
             self.started += 1;
-            let Ok(slot) = turn.map_err(|Closed| ()) else {
+            let Ok(slot) = turn.map_err(|PoolClosed| ()) else {
                 self.items = None;
-                self.arrival(Place { index, task: None }).settle(Err(JoinError::NeverStarted));
+                self.arrival(ItemPlace { index, task: None }).settle(Err(JoinError::NeverStarted));
                 return;
             };
             let task = self.tasks.vacant.pop().unwrap_or_else(|| {
                 self.tasks.running.push(None);
                 self.tasks.running.len() - 1
             });
-            let promise = Owed::new(self.arrival(Place { index, task: Some(task) }));
+            let promise = Owed::new(self.arrival(ItemPlace { index, task: Some(task) }));
             let handle = start(&self.pool, slot.key(), Promised::new(future, promise, slot));
             self.tasks.running[task] = Some((index, handle));
         }
     }
 
-    fn arrival(&self, place: Place) -> Arrival<Fut::Output, S> {
+    fn arrival(&self, place: ItemPlace) -> Arrival<Fut::Output, S> {
         Arrival { place, arrivals: self.arrivals.clone() }
     }
 }
 
-/// A map whose next result is awaited: no longer so, it leaves the line.
-struct Awaited<'a, St, F, Fut: Future, S: Executor>(&'a mut Map<St, F, Fut, S>);
+/// A map whose next result is awaited. Dropping this makes it leave the line.
+struct AwaitedMap<'a, St, F, Fut: Future, S: Executor>(&'a mut Map<St, F, Fut, S>);
 
-impl<St, F, Fut: Future, S: Executor> Drop for Awaited<'_, St, F, Fut, S> {
+impl<St, F, Fut: Future, S: Executor> Drop for AwaitedMap<'_, St, F, Fut, S> {
     fn drop(&mut self) {
-        self.0.turn.give_up(&self.0.pool);
+        self.0.turn.leave(&self.0.pool);
     }
 }
 
@@ -468,7 +462,7 @@ where
         let polled = self.poll_one(cx);
         if polled.is_ready() {
             let this = &mut *self;
-            this.turn.give_up(&this.pool);
+            this.turn.leave(&this.pool);
         }
         polled
     }
@@ -480,7 +474,7 @@ where
     S: Executor,
 {
     fn drop(&mut self) {
-        self.turn.give_up(&self.pool);
+        self.turn.leave(&self.pool);
         self.tasks.cancel_after(None);
     }
 }

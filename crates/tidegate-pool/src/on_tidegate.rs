@@ -13,10 +13,10 @@ use crate::handle::JoinHandle;
 use crate::promise::Promise;
 use crate::share::Unthreaded;
 
-/// The tidegate loop that is running. Futures need not be `Send`; time is the loop's, virtual or not.
+/// The running tidegate loop. Futures need not be `Send`. Time is the loop's, which may be virtual.
 ///
-/// Cancelling a task is a request, as everywhere on that loop: the task may
-/// [catch](tidegate_loop::catch_cancel) it, and keeps its slot until it ends.
+/// Cancelling a task is a request, as for all tasks of that loop: the task may [catch](tidegate_loop::catch_cancel) it,
+/// and keeps its slot until it ends.
 ///
 /// ```
 /// use tidegate_pool::{Pool, TidegateLoop};
@@ -35,7 +35,7 @@ impl Executor for TidegateLoop {
     type Canceller = Task;
 
     fn now(&self) -> Instant {
-        // A submitter may be dropped after its loop.
+        // A submission may be dropped after its loop has ended.
         LoopHandle::try_current().map_or_else(Instant::now, |current| current.time())
     }
 
@@ -84,14 +84,15 @@ impl From<tidegate_loop::JoinError> for JoinError {
     }
 }
 
-/// So that the loop's `wait` and friends take a pool's handles.
+/// Makes the loop's `wait` and similar functions accept a pool's handles.
 impl<T: 'static> AsTask for JoinHandle<T, TidegateLoop> {
     fn as_task(&self) -> Task {
         self.inner.task()
     }
 }
 
-/// A result sets it, a panic is its exception, a cancelled task cancels it. One that is done already is left alone.
+/// A result sets it, a panic becomes its exception, and a cancelled task cancels it. One that is done already is not
+/// changed.
 impl<T: 'static> Promise<T> for tidegate_loop::Future<T> {
     fn settle(self, result: Result<T, JoinError>) {
         match result {

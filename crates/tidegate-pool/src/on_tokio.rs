@@ -13,7 +13,7 @@ use crate::executor::{Executor, Spawn};
 use crate::promise::Promise;
 use crate::share::{Threaded, Unthreaded};
 
-/// The tokio runtime that is running, of one thread or several. The pool is `Send` and `Sync`.
+/// The running tokio runtime, with one thread or several. The pool is `Send` and `Sync`.
 ///
 /// ```
 /// use tidegate_pool::{Pool, Tokio};
@@ -27,7 +27,7 @@ use crate::share::{Threaded, Unthreaded};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokio;
 
-/// The tokio `LocalSet` or `LocalRuntime` that is running: futures need not be `Send`, and the pool pays for no atomics.
+/// The running tokio `LocalSet` or `LocalRuntime`. Futures need not be `Send`, and the pool uses no atomics.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -109,7 +109,7 @@ impl From<tokio::task::JoinError> for JoinError {
     }
 }
 
-/// The receiver gets the result; if it is gone, so is the result.
+/// The receiver gets the result; if the receiver was dropped, the result is dropped.
 impl<T> Promise<T> for oneshot::Sender<Result<T, JoinError>> {
     fn settle(self, result: Result<T, JoinError>) {
         drop(self.send(result));

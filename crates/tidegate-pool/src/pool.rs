@@ -14,14 +14,14 @@ use crate::handle::JoinHandle;
 use crate::map::{Iter, Map};
 use crate::promise::Promise;
 use crate::share::Share;
-use crate::slot::{InSlot, Slot, State};
+use crate::slot::{InSlot, SharedAdmission, Slot};
 use crate::stats::Stats;
 use crate::submit::{Submit, SubmitTo, start};
 
-/// A bounded pool without a queue: it runs at most so many tasks at once, and whoever submits one more waits.
+/// A bounded pool without a queue: it runs at most [`cap`](Self::cap) tasks at once, and the submitter of one more waits.
 ///
-/// Cloning it makes another handle on the same pool. When the last handle is gone the tasks go on; nobody can wait for
-/// them to end any more.
+/// A clone is another handle to the same pool. When the last handle is dropped, the tasks go on, but nothing can wait for
+/// their end any more.
 ///
 /// ```
 /// use tidegate_loop::{run, sleep, Duration};
@@ -43,15 +43,15 @@ pub struct Pool<
     #[cfg(feature = "tidegate")] S: Executor = crate::TidegateLoop,
     #[cfg(not(feature = "tidegate"))] S: Executor,
 > {
-    pub(crate) state: State<S>,
+    pub(crate) state: SharedAdmission<S>,
     pub(crate) executor: S,
 }
 
 #[cfg(feature = "tidegate")]
 impl Pool<crate::TidegateLoop> {
-    /// A pool of `cap` slots on tidegate's loop. It can be made anywhere; submitting needs a running loop.
+    /// Creates a pool of `cap` slots on tidegate's loop. It can be created anywhere; submitting needs a running loop.
     ///
-    /// With no slots at all nothing starts until it is [resized](Self::resize).
+    /// With a `cap` of zero nothing starts until the pool is [resized](Self::resize).
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -64,7 +64,7 @@ impl Pool<crate::TidegateLoop> {
 }
 
 impl<S: Executor> Pool<S> {
-    /// A pool of `cap` slots on that executor.
+    /// Creates a pool of `cap` slots on `executor`.
     ///
     /// ```
     /// use tidegate_pool::{Pool, TidegateLoop};
@@ -75,20 +75,20 @@ impl<S: Executor> Pool<S> {
         Pool { state: Share::new(Admission::new(cap)), executor }
     }
 
-    /// Waits for a slot, then starts `future` as a task of its own. The task makes progress whatever the caller does
-    /// next; its slot is free before its handle resolves.
+    /// Waits for a slot, then starts `future` as a task of its own, which makes progress independently of the caller. The
+    /// slot is free before the task's handle resolves.
     ///
-    /// Slots are given in the order in which submitters came, that is, first polled their submissions. A slot that comes
-    /// free is kept for the first in line until it is polled or dropped.
+    /// Submitters get slots in the order in which they first polled their submissions. A slot that becomes free is kept
+    /// for the first in line until that submission is polled or dropped.
     ///
     /// # Errors
-    /// If the pool is closed, before or meanwhile, the future comes back, unpolled.
+    /// If the pool is closed, before the call or during the wait; the error contains the future, unpolled.
     ///
     /// # Cancel safety
     /// Dropping the submission leaves the line and drops `future`, unpolled; nothing leaks.
     ///
     /// # Panics
-    /// When polled outside of its executor.
+    /// If polled outside of its executor.
     ///
     /// ```
     /// use tidegate_pool::Pool;
@@ -109,7 +109,7 @@ impl<S: Executor> Pool<S> {
         Submit::new(self, future, |_| false)
     }
 
-    /// As [`submit`](Self::submit); an `Err` is counted as [failed](Stats::failed).
+    /// As [`submit`](Self::submit), but a task that returns `Err` counts as [failed](Stats::failed).
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -135,13 +135,13 @@ impl<S: Executor> Pool<S> {
         Submit::new(self, future, Result::is_err)
     }
 
-    /// Starts `future` if a slot is free that nobody in line is waiting for.
+    /// Starts `future` if a slot is free and no submitter is in line.
     ///
     /// # Errors
-    /// The future comes back, unpolled: see [`TrySubmitError`].
+    /// See [`TrySubmitError`], which contains the future, unpolled.
     ///
     /// # Panics
-    /// Outside of its executor.
+    /// If called outside of its executor.
     ///
     /// ```
     /// use tidegate_pool::{Pool, TrySubmitError};
@@ -170,14 +170,14 @@ impl<S: Executor> Pool<S> {
         }
     }
 
-    /// As [`submit`](Self::submit), with the result going to a promise that the caller holds already. The handle that
-    /// comes back cancels the task; without it the task goes on.
+    /// As [`submit`](Self::submit), but the result goes to a promise that the caller has created. The returned handle can
+    /// cancel the task; if it is dropped, the task goes on.
     ///
-    /// The promise is settled whatever happens: with the result, with the panic, or as cancelled if the task is
-    /// cancelled or this submission is dropped while it waits. By then the slot is free.
+    /// The promise is always settled: with the result, with the panic, or as cancelled if the task is cancelled or this
+    /// submission is dropped while it waits. The slot is free by then.
     ///
     /// # Errors
-    /// If the pool is closed, promise and future come back untouched.
+    /// If the pool is closed; the error contains the promise, unsettled, and the future, unpolled.
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit), and the promise is settled as cancelled.
@@ -200,9 +200,9 @@ impl<S: Executor> Pool<S> {
         SubmitTo::new(self, promise, future)
     }
 
-    /// Runs `f` of each item as a task and yields the results in the order they come, each with its item's index.
+    /// Runs `f` of each item as a task and yields the results in the order in which they come, each with its item's index.
     ///
-    /// Items are drawn as slots come free and while the results are being fetched; see [`Map`].
+    /// Items are taken as slots become free, and only while results are awaited; see [`Map`].
     ///
     /// ```
     /// use tidegate_loop::{run, sleep, Duration};
@@ -268,9 +268,9 @@ impl<S: Executor> Pool<S> {
         Map::new(self.clone(), items, f)
     }
 
-    /// Changes the number of slots, at once and exactly: from now on nothing starts while `cap` or more are running.
-    /// Tasks that run already are left alone, though there be more of them; a slot that was kept for somebody who has
-    /// not come to take it is taken back, but not his place in line.
+    /// Changes the number of slots at once: from now on no task starts while `cap` or more are running. Tasks that run
+    /// already go on, even if there are more of them. A slot that was kept for a submitter may be taken back; the submitter
+    /// then keeps its place in line.
     ///
     /// ```
     /// use std::future::pending;
@@ -290,8 +290,8 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.resize(cap)).wake();
     }
 
-    /// Sets the watermarks, or does without. They hold at once: with `high` running or more, nothing starts until `low`
-    /// is reached. A `high` above the cap is never reached.
+    /// Sets or, with `None`, removes the watermarks. They are in effect at once: with `high` or more tasks running, none
+    /// starts until only `low` are. A `high` above the cap is never reached.
     ///
     /// # Panics
     /// If `low` is not less than `high`.
@@ -316,7 +316,7 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.set_watermarks(watermarks)).wake();
     }
 
-    /// Lets no further task start. Those that run go on; submitters wait.
+    /// Stops starting tasks. Running tasks go on; submitters wait.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -333,7 +333,7 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.set_paused(true)).wake();
     }
 
-    /// Lets tasks start again after a [`pause`](Self::pause), those in line first.
+    /// Starts tasks again after a [`pause`](Self::pause), those in line first.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -346,10 +346,10 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.set_paused(false)).wake();
     }
 
-    /// Lets nobody in any more, at once; awaited, it waits until the running tasks have ended.
+    /// Closes the pool at once. Awaiting the result waits until the running tasks have ended.
     ///
-    /// Those in line, and those who come later, get their futures back. A task that awaits this inside of the pool waits
-    /// for itself.
+    /// Submitters in line and later ones get an error with their futures. A task of the pool that awaits this waits for
+    /// itself.
     ///
     /// # Cancel safety
     /// Safe. The pool stays closed.
@@ -370,10 +370,10 @@ impl<S: Executor> Pool<S> {
         Drained { pool: self.clone(), place: None }
     }
 
-    /// [Closes](Self::close) the pool and cancels every running task; awaited, it waits until they have ended.
+    /// [Closes](Self::close) the pool and cancels every running task. Awaiting the result waits until they have ended.
     ///
     /// # Cancel safety
-    /// Safe. The pool stays closed, the tasks cancelled.
+    /// Safe. The pool stays closed, and the tasks stay cancelled.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -404,7 +404,7 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.cap())
     }
 
-    /// The watermarks, if there are any.
+    /// The watermarks, if any are set.
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -414,7 +414,7 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.watermarks())
     }
 
-    /// Whether it is [paused](Self::pause).
+    /// Whether the pool is [paused](Self::pause).
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -424,7 +424,7 @@ impl<S: Executor> Pool<S> {
         self.state.with(|state| state.is_paused())
     }
 
-    /// Whether it was [closed](Self::close).
+    /// Whether the pool was [closed](Self::close).
     ///
     /// ```
     /// # use tidegate_pool::Pool;
@@ -456,7 +456,7 @@ impl<S: Executor> Clone for Pool<S> {
 impl<S: Executor> fmt::Debug for Pool<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pool = f.debug_struct("Pool");
-        // Never waits: while somebody else is inside there is nothing to show.
+        // Never waits: while another thread holds the lock, the fields are left out.
         if let Some((cap, stats)) = self.state.try_with(|state| (state.cap(), state.stats())) {
             pool.field("cap", &cap).field("stats", &stats);
         }
@@ -464,7 +464,7 @@ impl<S: Executor> fmt::Debug for Pool<S> {
     }
 }
 
-/// Waits until no task is left; see [`Pool::close`] and [`Pool::abort`]. What they do is done without it being polled.
+/// Waits until no task runs; see [`Pool::close`] and [`Pool::abort`], which take effect even if this is not polled.
 ///
 /// # Cancel safety
 /// Safe.
@@ -477,13 +477,13 @@ impl<S: Executor> fmt::Debug for Pool<S> {
 /// })
 /// .unwrap();
 /// ```
-#[must_use = "await it to wait for the tasks that are still running; drop it not to"]
+#[must_use = "await it to wait for the running tasks, or drop it explicitly"]
 pub struct Drained<
     #[cfg(feature = "tidegate")] S: Executor = crate::TidegateLoop,
     #[cfg(not(feature = "tidegate"))] S: Executor,
 > {
     pool: Pool<S>,
-    /// Where it waits, once it does.
+    /// The index of its waker in the pool, once it waits.
     place: Option<usize>,
 }
 
@@ -497,7 +497,7 @@ impl<S: Executor> Future for Drained<S> {
         let waker = cx.waker().clone();
         let (drained, _unused) = this.pool.state.with(|state| state.is_drained(&mut this.place, waker));
         if drained {
-            // All who waited have been woken, and their places are gone.
+            // The pool has woken and removed all wakers.
             this.place = None;
             return Poll::Ready(());
         }

@@ -1,10 +1,10 @@
-//! Promises: places for a result that the caller holds before the task exists.
+//! Promises: the caller creates one before the task exists, and the task's result goes to it.
 
 use std::marker::PhantomData;
 
 use crate::error::JoinError;
 
-/// Something that a task's result goes to, once, whatever becomes of the task.
+/// A receiver of a task's result. It is settled exactly once, however the task ends.
 ///
 /// Implemented by tidegate's settable [`Future`](tidegate_loop::Future) and by tokio's `oneshot::Sender`.
 ///
@@ -29,11 +29,11 @@ use crate::error::JoinError;
 /// .unwrap();
 /// ```
 pub trait Promise<T> {
-    /// Takes the result. Called after the slot has been freed, where the task ran; it should be brief and not panic.
+    /// Takes the result. Called after the slot has been freed, on the task's thread; it should be short and not panic.
     fn settle(self, result: Result<T, JoinError>);
 }
 
-/// A promise that is owed a result: dropped with nothing to give it, it is settled as cancelled.
+/// A promise that is still to be settled; dropping this settles it as cancelled.
 pub(crate) struct Owed<T, P: Promise<T>> {
     promise: Option<P>,
     _of: PhantomData<fn(T)>,
@@ -50,7 +50,7 @@ impl<T, P: Promise<T>> Owed<T, P> {
         }
     }
 
-    /// The promise itself, no longer owed anything.
+    /// Returns the promise unsettled.
     pub(crate) fn into_inner(mut self) -> P {
         self.promise.take().expect("a promise is settled or handed back, not both")
     }

@@ -1,8 +1,8 @@
-//! The tasks that are running, each with what it takes to cancel it.
+//! The running tasks, each with its canceller.
 
-/// A task's place on the roster. Stale keys are recognised: a task may end before its canceller is filed.
+/// A task's entry in the roster. Stale keys are recognised, because a task may end before its canceller is filed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct RosterKey {
     at: u32,
     age: u32,
 }
@@ -10,12 +10,12 @@ pub(crate) struct Key {
 const NONE: u32 = u32::MAX;
 
 pub(crate) struct Roster<C> {
-    entries: Vec<Entry<C>>,
+    entries: Vec<RosterEntry<C>>,
     vacant: u32,
 }
 
-struct Entry<C> {
-    /// How many tasks have had this entry; tells a key that outlived its task.
+struct RosterEntry<C> {
+    /// Number of tasks that have had this entry before. A key with another age has outlived its task.
     age: u32,
     next_vacant: u32,
     canceller: Option<C>,
@@ -27,30 +27,30 @@ impl<C> Roster<C> {
     }
 
     #[inline]
-    pub(crate) fn enter(&mut self) -> Key {
+    pub(crate) fn enter(&mut self) -> RosterKey {
         match self.vacant {
             NONE => {
                 let at = u32::try_from(self.entries.len()).expect("fewer than 4 billion tasks run");
-                self.entries.push(Entry { age: 0, next_vacant: NONE, canceller: None });
-                Key { at, age: 0 }
+                self.entries.push(RosterEntry { age: 0, next_vacant: NONE, canceller: None });
+                RosterKey { at, age: 0 }
             }
             at => {
                 let entry = &mut self.entries[at as usize];
                 self.vacant = entry.next_vacant;
-                Key { at, age: entry.age }
+                RosterKey { at, age: entry.age }
             }
         }
     }
 
-    /// Files the canceller, or gives it back if the task has ended already.
+    /// Stores the canceller. Returns it if the task has ended already.
     #[inline]
-    pub(crate) fn file(&mut self, key: Key, canceller: C) -> Option<C> {
+    pub(crate) fn file(&mut self, key: RosterKey, canceller: C) -> Option<C> {
         let entry = &mut self.entries[key.at as usize];
         if entry.age == key.age { entry.canceller.replace(canceller) } else { Some(canceller) }
     }
 
     #[inline]
-    pub(crate) fn strike(&mut self, key: Key) -> Option<C> {
+    pub(crate) fn strike(&mut self, key: RosterKey) -> Option<C> {
         let entry = &mut self.entries[key.at as usize];
         debug_assert_eq!(entry.age, key.age, "a task ends once");
         entry.age = entry.age.wrapping_add(1);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_canceller_filed_after_the_end_comes_back_and_harms_nobody() {
+    fn a_canceller_filed_after_the_end_comes_back_and_cancels_no_other_task() {
         let mut roster = Roster::new();
         let gone = roster.enter();
         assert_eq!(roster.strike(gone), None);

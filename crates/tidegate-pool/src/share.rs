@@ -1,11 +1,11 @@
-//! State that a pool shares with its tasks: counted and borrowed on one thread, counted and locked between several.
-//! Which of the two is the executor's choice, so nobody pays for atomics on a loop that has one thread.
+//! The state that a pool shares with its tasks: behind `Rc` and `RefCell` on one thread, behind `Arc` and `Mutex` between
+//! several. The executor chooses, so a pool on a single-threaded loop uses no atomics.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// A value with several owners, reached by one at a time.
+/// A value with several owners, of which one at a time has access.
 ///
 /// ```
 /// use tidegate_pool::{Share, Threaded};
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 /// assert_eq!(count.with(|n| *n), 2);
 /// ```
 pub trait Share<T>: Clone {
-    /// The first owner.
+    /// Creates the first owner.
     fn new(value: T) -> Self;
 
-    /// Runs `section` with the value. The pool keeps sections short and calls no foreign code in them.
+    /// Runs `section` with the value. The pool's sections are short and call no foreign code.
     fn with<R>(&self, section: impl FnOnce(&mut T) -> R) -> R;
 
-    /// The same, or `None` if somebody is inside: for `Debug`, which must not wait.
+    /// As [`with`](Self::with), but returns `None` if the value is in use. For `Debug`, which must not wait.
     fn try_with<R>(&self, section: impl FnOnce(&mut T) -> R) -> Option<R>;
 }
 
@@ -73,7 +73,7 @@ impl<T> Share<T> for Threaded<T> {
 
     #[inline]
     fn with<R>(&self, section: impl FnOnce(&mut T) -> R) -> R {
-        // Sections do not panic half-way; a poisoned lock says only that a debug assertion failed.
+        // Sections panic only in debug assertions, so a poisoned lock does not mean inconsistent state.
         section(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,4 +1,4 @@
-//! Slots are guards: a task owns one from its start, and whatever ends the task gives it back.
+//! Slots are guards: a task owns one from its start, and dropping the task frees it, however the task ends.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,31 +7,31 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::admission::{Admission, Ending};
+use crate::admission::{Admission, Outcome};
 use crate::error::{JoinError, Panic};
 use crate::executor::Executor;
 use crate::promise::{Owed, Promise};
-use crate::roster::Key;
+use crate::roster::RosterKey;
 use crate::share::Share;
 
-pub(crate) type State<S> = <S as Executor>::Shared<Admission<<S as Executor>::Canceller>>;
+pub(crate) type SharedAdmission<S> = <S as Executor>::Shared<Admission<<S as Executor>::Canceller>>;
 
 /// One of the pool's slots, held.
 pub(crate) struct Slot<S: Executor> {
-    state: State<S>,
-    key: Key,
-    /// What to count if it is dropped now.
-    ending: Ending,
+    state: SharedAdmission<S>,
+    key: RosterKey,
+    /// The outcome to count if the slot is dropped now.
+    outcome: Outcome,
 }
 
 impl<S: Executor> Slot<S> {
     #[inline]
-    pub(crate) fn new(state: State<S>, key: Key) -> Slot<S> {
-        Slot { state, key, ending: Ending::Cancelled }
+    pub(crate) fn new(state: SharedAdmission<S>, key: RosterKey) -> Slot<S> {
+        Slot { state, key, outcome: Outcome::Cancelled }
     }
 
     #[inline]
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> RosterKey {
         self.key
     }
 }
@@ -39,7 +39,7 @@ impl<S: Executor> Slot<S> {
 impl<S: Executor> Drop for Slot<S> {
     #[inline]
     fn drop(&mut self) {
-        let (wakes, canceller) = self.state.with(|state| state.end(self.key, self.ending));
+        let (wakes, canceller) = self.state.with(|state| state.end(self.key, self.outcome));
         drop(canceller);
         wakes.wake();
     }
@@ -54,7 +54,7 @@ pin_project! {
     /// can_run::<std::future::Ready<u8>>();
     /// ```
     pub struct InSlot<F: Future, S: Executor> {
-        // Dropped first: what it holds is gone before its slot is free.
+        // Declared, and so dropped, before the slot: what the future owns is dropped before the slot is free.
         #[pin]
         future: Option<F>,
         slot: Option<Slot<S>>,
@@ -78,21 +78,21 @@ impl<F: Future, S: Executor> Future for InSlot<F, S> {
         let (Some(future), Some(slot)) = (this.future.as_mut().as_pin_mut(), this.slot.as_mut()) else {
             panic!("a task was polled after its end");
         };
-        // If the poll does not come back, it panicked.
-        slot.ending = Ending::Failed;
+        // Set for the case that the poll panics.
+        slot.outcome = Outcome::Failed;
         let Poll::Ready(output) = future.poll(cx) else {
-            slot.ending = Ending::Cancelled;
+            slot.outcome = Outcome::Cancelled;
             return Poll::Pending;
         };
         this.future.set(None);
-        slot.ending = if (this.is_failure)(&output) { Ending::Failed } else { Ending::Completed };
+        slot.outcome = if (this.is_failure)(&output) { Outcome::Failed } else { Outcome::Completed };
         *this.slot = None;
         Poll::Ready(output)
     }
 }
 
 pin_project! {
-    /// A future that runs in a slot, and whose result goes to a promise.
+    /// A future that runs in a slot and sends its result to a promise.
     ///
     /// ```
     /// use tidegate_loop::Future as Promise;
@@ -101,7 +101,7 @@ pin_project! {
     /// can_run::<std::future::Ready<u8>>();
     /// ```
     pub struct Promised<F: Future, P: Promise<F::Output>, S: Executor> {
-        // Dropped in this order: what the future holds, then the slot, and only then does anybody hear of it.
+        // Dropped in this order: the future, then the slot, then the promise, which settles it.
         #[pin]
         future: Option<F>,
         slot: Option<Slot<S>>,
@@ -121,7 +121,7 @@ impl<F: Future, P: Promise<F::Output>, S: Executor> Future for Promised<F, P, S>
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let slot = this.slot.as_mut().expect("a task was polled after its end");
-        // The panic belongs to the promise's holder, as a handle's would; nobody may be there to await the handle.
+        // A panic goes to the promise: the handle may have been dropped.
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let polled = this.future.as_mut().as_pin_mut().expect("it holds a slot, so it has not ended").poll(cx);
             if polled.is_ready() {
@@ -129,12 +129,12 @@ impl<F: Future, P: Promise<F::Output>, S: Executor> Future for Promised<F, P, S>
             }
             polled
         }));
-        let (ending, result) = match polled {
+        let (outcome, result) = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(output)) => (Ending::Completed, Ok(output)),
-            Err(payload) => (Ending::Failed, Err(JoinError::Panicked(Panic::new(payload)))),
+            Ok(Poll::Ready(output)) => (Outcome::Completed, Ok(output)),
+            Err(payload) => (Outcome::Failed, Err(JoinError::Panicked(Panic::new(payload)))),
         };
-        slot.ending = ending;
+        slot.outcome = outcome;
         this.future.set(None);
         *this.slot = None;
         this.promise.settle(result);

@@ -1,4 +1,4 @@
-//! What a pool has to say about itself.
+//! A pool's figures.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use std::time::Duration;
 pub struct Stats {
     /// Tasks that hold a slot.
     pub running: usize,
-    /// The most that ever held one at once.
+    /// The most tasks that ever held a slot at once.
     pub peak: usize,
-    /// Tasks that were given a slot, ever.
+    /// Tasks that have got a slot so far.
     pub submitted: u64,
     /// Tasks that returned a value.
     pub completed: u64,
@@ -32,6 +32,6 @@ pub struct Stats {
     pub cancelled: u64,
     /// Submitters in line now.
     pub waiting: usize,
-    /// The time spent in line by all who are no longer in it, whether they got a slot or gave up.
+    /// Total time that submitters have spent in line, without those still in line; cancelled ones included.
     pub waited: Duration,
 }

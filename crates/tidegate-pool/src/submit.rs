@@ -1,4 +1,4 @@
-//! Waiting for a slot.
+//! Submissions: futures that wait for a slot and then start a task.
 
 use std::fmt;
 use std::future::Future;
@@ -9,59 +9,52 @@ use crate::admission::Admit;
 use crate::error::SubmitError;
 use crate::executor::{Executor, Spawn};
 use crate::handle::JoinHandle;
-use crate::line::Ticket;
+use crate::line::LineTicket;
 use crate::pool::Pool;
 use crate::promise::{Owed, Promise};
 use crate::share::Share;
 use crate::slot::{InSlot, Promised, Slot};
 
-/// A submitter's turn: not in line, or in line with a ticket. Its owner calls [`give_up`](Self::give_up) when dropped.
+/// Whether a submitter joins the line if no slot is free.
+#[derive(Clone, Copy)]
+pub(crate) enum LineUse {
+    Join,
+    Skip,
+}
+
+/// The waiting part of a submission: not in line, or in line with a ticket. Its owner calls [`leave`](Self::leave) when it
+/// is dropped.
 #[derive(Default)]
-pub(crate) struct Turn {
-    ticket: Option<Ticket>,
+pub(crate) struct SubmitTurn {
+    ticket: Option<LineTicket>,
 }
 
 /// The pool was closed.
-pub(crate) struct Closed;
+pub(crate) struct PoolClosed;
 
-impl Turn {
+impl SubmitTurn {
     #[inline]
-    pub(crate) fn poll<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, Closed>> {
-        if self.ticket.is_some() {
-            return self.poll_in_line(pool, cx);
-        }
-        match pool.state.with(|state| state.admit()) {
-            Admit::Slot(key) => Poll::Ready(Ok(Slot::new(pool.state.clone(), key))),
-            Admit::Closed => Poll::Ready(Err(Closed)),
-            Admit::Full => self.join_line(pool, cx),
-        }
-    }
-
-    /// As [`poll`](Self::poll), for somebody who may not come back: who is not in line does not join it. `None` if there
-    /// is no slot.
-    pub(crate) fn poll_now<S: Executor>(
+    pub(crate) fn poll<S: Executor>(
         &mut self,
         pool: &Pool<S>,
         cx: &mut Context<'_>,
-    ) -> Option<Result<Slot<S>, Closed>> {
-        let polled = if self.ticket.is_some() {
-            self.poll_in_line(pool, cx)
-        } else {
-            match pool.state.with(|state| state.admit()) {
-                Admit::Full => Poll::Pending,
-                admit => admitted(pool, admit),
-            }
-        };
-        match polled {
-            Poll::Ready(turn) => Some(turn),
-            Poll::Pending => None,
+        line: LineUse,
+    ) -> Poll<Result<Slot<S>, PoolClosed>> {
+        if self.ticket.is_some() {
+            return self.poll_in_line(pool, cx);
+        }
+        match (pool.state.with(|state| state.admit()), line) {
+            (Admit::Slot(key), _) => Poll::Ready(Ok(Slot::new(pool.state.clone(), key))),
+            (Admit::Closed, _) => Poll::Ready(Err(PoolClosed)),
+            (Admit::Full, LineUse::Join) => self.join_line(pool, cx),
+            (Admit::Full, LineUse::Skip) => Poll::Pending,
         }
     }
 
     #[cold]
-    fn join_line<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, Closed>> {
+    fn join_line<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, PoolClosed>> {
         let (waker, now) = (cx.waker().clone(), pool.executor.now());
-        // Another thread may have made room since we looked.
+        // Checked again: another thread may have freed a slot meanwhile.
         let admit = pool.state.with(|state| match state.admit() {
             Admit::Full => {
                 self.ticket = Some(state.join_line(waker, now));
@@ -75,7 +68,7 @@ impl Turn {
         }
     }
 
-    fn poll_in_line<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, Closed>> {
+    fn poll_in_line<S: Executor>(&mut self, pool: &Pool<S>, cx: &mut Context<'_>) -> Poll<Result<Slot<S>, PoolClosed>> {
         let now = pool.executor.now();
         let mut waker = None;
         loop {
@@ -85,7 +78,7 @@ impl Turn {
                     if state.waits_with(&ticket, cx.waker()) {
                         return (ticket, true, None);
                     }
-                    // A waker is cloned outside of the lock, so this takes a second round.
+                    // A waker is cloned without the lock, so registering one takes a second round.
                     match waker.take() {
                         Some(waker) => {
                             let before = state.wait_with(&ticket, waker);
@@ -108,27 +101,27 @@ impl Turn {
         }
     }
 
-    /// Leaves the line, if in it; a slot that was kept for us is the next one's.
+    /// Leaves the line, if in it. A slot that was kept for this submitter goes to the next.
     #[inline]
-    pub(crate) fn give_up<S: Executor>(&mut self, pool: &Pool<S>) {
+    pub(crate) fn leave<S: Executor>(&mut self, pool: &Pool<S>) {
         if let Some(ticket) = self.ticket.take() {
             let now = pool.executor.now();
-            let (wakes, _waker) = pool.state.with(|state| state.give_up(ticket, now));
+            let (wakes, _waker) = pool.state.with(|state| state.leave_line(ticket, now));
             wakes.wake();
         }
     }
 }
 
-fn admitted<S: Executor>(pool: &Pool<S>, admit: Admit) -> Poll<Result<Slot<S>, Closed>> {
+fn admitted<S: Executor>(pool: &Pool<S>, admit: Admit) -> Poll<Result<Slot<S>, PoolClosed>> {
     Poll::Ready(match admit {
         Admit::Slot(key) => Ok(Slot::new(pool.state.clone(), key)),
-        Admit::Closed | Admit::Full => Err(Closed),
+        Admit::Closed | Admit::Full => Err(PoolClosed),
     })
 }
 
 /// Starts a task that owns a slot.
 #[inline]
-pub(crate) fn start<S, F>(pool: &Pool<S>, key: crate::roster::Key, task: F) -> JoinHandle<F::Output, S>
+pub(crate) fn start<S, F>(pool: &Pool<S>, key: crate::roster::RosterKey, task: F) -> JoinHandle<F::Output, S>
 where
     S: Spawn<F>,
     F: Future,
@@ -148,8 +141,8 @@ where
 /// A submission that waits for its slot; see [`Pool::submit`].
 ///
 /// # Cancel safety
-/// Dropped before it is ready, it leaves the line, the future it was given is dropped unpolled, and a slot that was kept
-/// for it goes to the next in line.
+/// A submission that is dropped before it is ready leaves the line and drops its future unpolled. A slot that was kept for
+/// it goes to the next in line.
 ///
 /// ```
 /// use tidegate_pool::{InSlot, Pool, Submit, TidegateLoop};
@@ -163,8 +156,8 @@ where
 #[must_use = "nothing is submitted until it is awaited"]
 pub struct Submit<'a, F: Future, S: Executor> {
     pool: &'a Pool<S>,
-    turn: Turn,
-    /// Not pinned before it is spawned. `None` once it is.
+    turn: SubmitTurn,
+    /// Not pinned before it is spawned; `None` afterwards.
     future: Option<F>,
     is_failure: fn(&F::Output) -> bool,
 }
@@ -172,7 +165,7 @@ pub struct Submit<'a, F: Future, S: Executor> {
 impl<'a, F: Future, S: Executor> Submit<'a, F, S> {
     #[inline]
     pub(crate) fn new(pool: &'a Pool<S>, future: F, is_failure: fn(&F::Output) -> bool) -> Self {
-        Submit { pool, turn: Turn::default(), future: Some(future), is_failure }
+        Submit { pool, turn: SubmitTurn::default(), future: Some(future), is_failure }
     }
 }
 
@@ -190,11 +183,11 @@ where
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let turn = ready!(this.turn.poll(this.pool, cx));
+        let turn = ready!(this.turn.poll(this.pool, cx, LineUse::Join));
         let future = this.future.take().expect("a submission was polled after it was ready");
         Poll::Ready(match turn {
             Ok(slot) => Ok(start(this.pool, slot.key(), InSlot::new(future, slot, this.is_failure))),
-            Err(Closed) => Err(SubmitError(future)),
+            Err(PoolClosed) => Err(SubmitError(future)),
         })
     }
 }
@@ -202,7 +195,7 @@ where
 impl<F: Future, S: Executor> Drop for Submit<'_, F, S> {
     #[inline]
     fn drop(&mut self) {
-        self.turn.give_up(self.pool);
+        self.turn.leave(self.pool);
     }
 }
 
@@ -232,14 +225,14 @@ impl<F: Future, S: Executor> fmt::Debug for Submit<'_, F, S> {
 #[must_use = "nothing is submitted until it is awaited"]
 pub struct SubmitTo<'a, F: Future, P: Promise<F::Output>, S: Executor> {
     pool: &'a Pool<S>,
-    turn: Turn,
+    turn: SubmitTurn,
     /// `None` once it is spawned or handed back.
     work: Option<(F, Owed<F::Output, P>)>,
 }
 
 impl<'a, F: Future, P: Promise<F::Output>, S: Executor> SubmitTo<'a, F, P, S> {
     pub(crate) fn new(pool: &'a Pool<S>, promise: P, future: F) -> Self {
-        SubmitTo { pool, turn: Turn::default(), work: Some((future, Owed::new(promise))) }
+        SubmitTo { pool, turn: SubmitTurn::default(), work: Some((future, Owed::new(promise))) }
     }
 }
 
@@ -255,18 +248,18 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let turn = ready!(this.turn.poll(this.pool, cx));
+        let turn = ready!(this.turn.poll(this.pool, cx, LineUse::Join));
         let (future, promise) = this.work.take().expect("a submission was polled after it was ready");
         Poll::Ready(match turn {
             Ok(slot) => Ok(start(this.pool, slot.key(), Promised::new(future, promise, slot))),
-            Err(Closed) => Err(SubmitError((promise.into_inner(), future))),
+            Err(PoolClosed) => Err(SubmitError((promise.into_inner(), future))),
         })
     }
 }
 
 impl<F: Future, P: Promise<F::Output>, S: Executor> Drop for SubmitTo<'_, F, P, S> {
     fn drop(&mut self) {
-        self.turn.give_up(self.pool);
+        self.turn.leave(self.pool);
     }
 }
 

@@ -177,7 +177,7 @@ fn a_settable_future_is_set_given_the_panic_or_cancelled() {
         pool.submit_to(cancelled.clone(), pending()).await.unwrap().cancel();
         assert!(matches!(cancelled.await, Err(FutureError::Cancelled)));
 
-        // Whoever holds it may have settled it meanwhile; the task's result is dropped.
+        // The caller may have settled the promise meanwhile; the task's result is then dropped.
         let settled = promise();
         let handle = pool.submit_to(settled.clone(), async { 8 }).await.unwrap();
         settled.set_result(9).unwrap();

@@ -46,9 +46,9 @@ struct World {
     /// Tasks between their first step and their last drop.
     inside: Cell<usize>,
     running_before: Cell<usize>,
-    /// Everybody in line, in the order they came.
+    /// The submitters in line, in order.
     line: RefCell<Vec<Rc<Waiting>>>,
-    /// Changes to the limits so far: each may wake somebody and take the slot back before he comes.
+    /// Changes to the limits so far: each may wake a submitter and take the slot back before that is polled.
     changes: Cell<usize>,
     steps: Cell<usize>,
     /// As many owners as there are futures that have been made and not dropped, and the world itself.
@@ -98,10 +98,14 @@ impl World {
 
         let line = self.line.borrow();
         assert_eq!(stats.waiting, line.len());
-        let told = line.iter().filter(|waiting| waiting.woken.flag.load(SeqCst)).count();
-        if told < line.len() {
-            assert!(!self.closed.get(), "somebody waits for a pool that is closed");
-            assert!(stats.running + told >= self.limit(), "a slot idles: {stats:?}, {told} told, {} may", self.limit());
+        let woken = line.iter().filter(|waiting| waiting.woken.flag.load(SeqCst)).count();
+        if woken < line.len() {
+            assert!(!self.closed.get(), "a submitter waits for a closed pool");
+            assert!(
+                stats.running + woken >= self.limit(),
+                "a slot idles: {stats:?}, {woken} woken, {} may",
+                self.limit()
+            );
         }
         for waiting in line.iter() {
             let allowed = 1 + self.changes.get() - waiting.changes_before;
@@ -109,7 +113,7 @@ impl World {
         }
     }
 
-    /// Somebody from the line starts: all before him must have slots kept for them as well.
+    /// A submitter in line starts: all before it must have slots kept for them as well.
     fn check_turn(&self, at: usize) {
         let running = self.pool.stats().running;
         assert!(running + at <= self.limit(), "{at} came before, {running} run, {} may", self.limit());
@@ -387,7 +391,7 @@ fn operate(
         7 => {
             let before = world.line.borrow().iter().any(|waiting| !waiting.woken.flag.load(SeqCst));
             if let Ok(handle) = world.pool.try_submit(task(world, Plan::random(rng))) {
-                assert!(!before, "it passed somebody in line");
+                assert!(!before, "it passed a submitter in line");
                 assert!(!world.closed.get(), "the pool is closed");
                 handles.borrow_mut().push(handle);
             }
@@ -438,7 +442,7 @@ async fn finish(
 ) {
     let cancel_all = || handles.borrow().iter().for_each(|handle| _ = handle.cancel());
     match rng.below(3) {
-        // Everybody who waits gets through.
+        // All submitters in line are started.
         0 => {
             world.paused.set(false);
             world.marks.set(None);
@@ -486,6 +490,6 @@ async fn idle(world: &World) {
 }
 
 #[test]
-fn whatever_happens_no_bound_is_passed_nobody_is_passed_over_and_nothing_leaks() {
+fn random_schedules_keep_the_bound_and_the_order_and_leak_nothing() {
     explore(0..SEEDS, one_program);
 }

@@ -1,4 +1,4 @@
-//! A pool between two threads: a million submissions, changes to the limits, and those who give up, all at once.
+//! A pool between two threads: a million submissions, changes to the limits and cancelled submitters, all at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -43,7 +43,7 @@ impl Drop for Inside {
     }
 }
 
-/// Changes one of the limits, and never for good so that nobody could go on.
+/// Changes one of the limits, and never for good in a way that stops all tasks.
 async fn adjust(pool: &Pool<Tokio>, round: usize) {
     match round % 4 {
         0 => {
@@ -117,7 +117,7 @@ fn whatever_threads_do_at_once_the_bound_holds_and_every_task_is_accounted_for()
 }
 
 #[test]
-fn aborting_from_another_thread_misses_nobody() {
+fn aborting_from_another_thread_misses_no_task() {
     on_two_threads(async {
         for round in 0..300 {
             let pool = Pool::on(Tokio, 16);

@@ -1,5 +1,5 @@
-//! The least executor that a pool can run on: a task is its handle. It makes progress when the handle is polled, and
-//! ends when that is dropped. So a model decides itself when a task ends, and no thread is spent on it.
+//! The smallest executor that a pool can run on: a task is its handle. It makes progress when the handle is polled, and
+//! ends when the handle is dropped. So a model decides when a task ends, and a task needs no thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub(crate) struct Handle<T> {
     cancelled: Canceller,
 }
 
-/// Whether a task has been cancelled, and who is to hear of it.
+/// Whether a task has been cancelled, and the waker of the task that joins it.
 #[derive(Clone, Default)]
 pub(crate) struct Canceller(Arc<Mutex<(bool, Option<Waker>)>>);
 

@@ -1,7 +1,13 @@
-//! The pool between threads: never one task over the cap, no lost wake-up, no slot that nobody has, whoever submits,
-//! gives up, resizes, pauses, closes or aborts at the same time.
+//! The pool between threads: never a task over the cap, no lost wake-up and no leaked slot while other threads submit,
+//! cancel, resize, pause, close or abort.
 
-#![allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "these are said where the sources live")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    missing_docs,
+    reason = "these lints are checked in the crate of the sources"
+)]
 #![allow(unexpected_cfgs, reason = "the features are those of the crate the sources belong to")]
 
 /// Stands in for `tidegate-pool/src/share.rs`.
@@ -138,7 +144,7 @@ fn a_submitter_that_gives_up_passes_its_slot_on() {
             let pool = shared.clone();
             move || {
                 let mut submission = pool.submit(ready(()));
-                // In line if the slot is not free yet; given up with or without a slot that was kept for it.
+                // In line if the slot is not free yet; then dropped with or without a slot that was kept for it.
                 drop(poll_once(std::pin::Pin::new(&mut submission)));
             }
         });
@@ -184,10 +190,10 @@ fn a_smaller_cap_holds_from_the_moment_it_is_set() {
             move || pool.try_submit(ready(())).ok()
         });
         pool.resize(1);
-        // Whoever came before the change may run; after it, one task is enough.
+        // A task that was submitted before the change may run; after it, one running task is the cap.
         let before = pool.stats().running;
         let other = submit.join().unwrap();
-        assert_eq!(pool.stats().running, before, "somebody started past the cap");
+        assert_eq!(pool.stats().running, before, "a task started past the cap");
         drop((held, other));
         assert_at_rest(&pool);
     });
@@ -236,7 +242,7 @@ fn aborting_misses_nobody_who_is_on_the_way_in() {
 }
 
 #[test]
-fn nobody_gets_past_the_line() {
+fn no_submitter_gets_past_the_line() {
     check(|| {
         let pool = pool(1);
         let held = enter(&pool).unwrap();
@@ -283,7 +289,7 @@ fn a_waker_replaced_while_a_slot_comes_is_the_one_that_is_woken() {
         let mut submission = pool.submit(ready(()));
         assert!(poll_once(std::pin::Pin::new(&mut submission)).is_none());
         let end = thread::spawn(move || drop(held));
-        // First polled with a waker that wakes nobody; `block_on` brings its own.
+        // First polled with a waker that does nothing; `block_on` brings its own.
         drop(block_on(submission).ok());
         end.join().unwrap();
         assert_at_rest(&pool);

@@ -182,7 +182,7 @@ fn slots_are_given_in_the_order_in_which_submitters_came() {
 }
 
 #[test]
-fn nobody_gets_past_the_line() {
+fn no_submitter_gets_past_the_line() {
     run(|| async {
         let pool = pool(2);
         let gate = Arc::new(Event::new());
@@ -198,7 +198,7 @@ fn nobody_gets_past_the_line() {
         assert!(matches!(pool.try_submit(async {}), Err(TrySubmitError::Full(_))));
         let newcomer = Hand::waiting(pool.submit(async {}));
         second.poll().unwrap().unwrap().await.unwrap();
-        assert_eq!(newcomer.wakes(), 1, "the slot that came back is his");
+        assert_eq!(newcomer.wakes(), 1, "the freed slot goes to the newcomer");
         first.poll().unwrap().unwrap().detach();
         drop(newcomer);
         pool.close().await;
@@ -223,7 +223,7 @@ fn what_a_task_holds_is_gone_before_its_slot_is_free() {
     struct Held(tidegate_pool::Pool<super::Ex>, Arc<AtomicUsize>);
     impl Drop for Held {
         fn drop(&mut self) {
-            assert_eq!(self.0.stats().running, 1, "somebody else may have its slot already");
+            assert_eq!(self.0.stats().running, 1, "another task may have its slot already");
             self.1.fetch_add(1, SeqCst);
         }
     }

@@ -7,7 +7,7 @@ use tidegate_sync::Event;
 
 use super::{Ex, Hand, assert_at_rest, pool, run, stays};
 
-/// So many tasks that stay, and what ends them one by one.
+/// Starts `count` tasks that stay. Returns the event that ends each, and its handle.
 async fn fill(pool: &Pool<Ex>, count: usize) -> Vec<(Arc<Event>, JoinHandle<(), Ex>)> {
     let mut running = Vec::new();
     for _ in 0..count {
@@ -66,7 +66,7 @@ fn shrinking_under_load_is_exact() {
 }
 
 #[test]
-fn shrinking_takes_back_a_slot_that_nobody_came_for_yet() {
+fn shrinking_takes_back_a_slot_that_was_not_taken_yet() {
     run(|| async {
         let pool = pool(2);
         let mut running = fill(&pool, 2).await;
@@ -97,7 +97,7 @@ fn a_pool_without_slots_starts_nothing_until_it_has_some() {
 }
 
 #[test]
-fn pausing_holds_everybody_and_resuming_lets_them_in_order() {
+fn pausing_stops_all_starts_and_resuming_starts_in_order() {
     run(|| async {
         let pool = pool(2);
         let mut running = fill(&pool, 1).await;

@@ -1,4 +1,4 @@
-//! However something ends, nothing leaks and everybody hears of it.
+//! However a task ends, nothing leaks, and its handle and promise resolve.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -347,7 +347,7 @@ fn a_waker_that_panics_does_not_cost_the_others_their_wake_up() {
 }
 
 #[test]
-fn those_who_no_longer_wait_for_the_last_task_leave_no_trace() {
+fn waits_for_the_last_task_that_are_dropped_leave_no_trace() {
     run(|| async {
         let pool = pool(1);
         let gate = Arc::new(Event::new());

@@ -102,7 +102,7 @@ impl<F: Future> Hand<F> {
     }
 }
 
-/// Nothing is held by anybody, and every task is accounted for.
+/// No slot is held, no submitter waits, and every task is accounted for.
 #[track_caller]
 pub fn assert_at_rest(pool: &Pool<Ex>) {
     let stats = pool.stats();

@@ -267,16 +267,16 @@ fn a_stream_of_items_is_drawn_as_slots_come_free() {
     });
 }
 
-/// For those who work with the same pool between two results; in line with nobody to poll it, the map would be given a
-/// slot and keep it from them for ever.
+/// The caller may use the same pool between two results. A map that stayed in line without being polled would get a slot
+/// and keep it for ever.
 #[test]
-fn a_map_between_two_results_keeps_nobody_from_a_slot() {
+fn a_map_between_two_results_keeps_no_slot() {
     run(|| async {
         let pool = pool(1);
         let mut results = pool.map(0..5, |n| async move { n }).window(4);
         let mut sum = 0;
         while let Some((_, n)) = results.next().await {
-            // Let whatever runs end, so that its slot goes to whoever is first in line.
+            // Let the running tasks end, so that their slots go to the first in line.
             settle().await;
             sum += pool.submit(async move { n.unwrap() }).await.unwrap().await.unwrap();
         }
@@ -286,14 +286,14 @@ fn a_map_between_two_results_keeps_nobody_from_a_slot() {
 }
 
 #[test]
-fn a_map_whose_next_result_is_no_longer_awaited_keeps_nobody_from_a_slot() {
+fn a_map_whose_next_result_is_no_longer_awaited_keeps_no_slot() {
     run(|| async {
         let pool = pool(1);
         let gate = Arc::new(Event::new());
         let held = pool.submit(stays(&gate)).await.unwrap();
         let mut results = pool.map(0..3, |n| async move { n });
         drop(Hand::waiting(results.next()));
-        assert_eq!(pool.stats().waiting, 0, "nobody would come for its slot");
+        assert_eq!(pool.stats().waiting, 0, "it would keep a slot without being polled");
         let late = spawn({
             let pool = pool.clone();
             async move { pool.submit(async {}).await.unwrap().await.unwrap() }
