@@ -59,7 +59,6 @@ struct Flight<K> {
     /// When it became the first: from then on its limits count.
     begun: Option<Instant>,
     soft_told: bool,
-    recalled: bool,
     /// How it ends, whatever the child says from now on.
     fate: Option<Outcome>,
 }
@@ -224,7 +223,7 @@ impl<K> Overseer<K> {
             }
         };
         let begun = self.flights.is_empty().then_some(now);
-        self.flights.push_back(Flight { run, key, soft, hard, begun, soft_told: false, recalled: false, fate: None });
+        self.flights.push_back(Flight { run, key, soft, hard, begun, soft_told: false, fate: None });
         Ok(run)
     }
 
@@ -288,14 +287,13 @@ impl<K> Overseer<K> {
         }
     }
 
+    /// Only what was recalled comes back, and only what must end early is recalled: it has its fate.
     fn returned(&mut self, run: u64, now: Instant) {
         let position =
             self.flights.iter().position(|flight| flight.run == run).expect("the protocol knows what is open");
         let flight = self.flights.remove(position).expect("just found");
-        self.actions.push_back(match flight.fate {
-            Some(outcome) => Action::Finish(flight.key, outcome),
-            None => Action::GiveBack(flight.key),
-        });
+        let outcome = flight.fate.expect("a run is recalled because it must end");
+        self.actions.push_back(Action::Finish(flight.key, outcome));
         self.begin_next(now);
         self.retire_if_idle(now);
     }
@@ -314,14 +312,7 @@ impl<K> Overseer<K> {
         if position == 0 {
             self.end(Step::Asked, now);
         } else {
-            self.recall(position);
-        }
-    }
-
-    fn recall(&mut self, position: usize) {
-        let flight = &mut self.flights[position];
-        if !std::mem::replace(&mut flight.recalled, true) {
-            let run = flight.run;
+            // Once: a second reason to end it finds its fate.
             self.protocol.recall(run);
             self.poke();
         }

@@ -26,8 +26,21 @@ pub(super) struct Protocol {
     max_frame: usize,
     greeted: bool,
     last_run: u64,
-    /// Sent and unanswered, in the order in which the child runs them.
-    open: VecDeque<u64>,
+    /// Unanswered, in the order in which the child runs them.
+    open: VecDeque<OpenRun>,
+    /// Bytes written to the child since its start.
+    sent: u64,
+}
+
+/// A run that is not answered. Positions count the bytes of all orders since the child's start: an answer to an order that is
+/// not written as a whole is a guess, and must not count.
+#[derive(Debug)]
+struct OpenRun {
+    run: u64,
+    /// Where its order ends.
+    end: u64,
+    /// Where the order to give it back ends.
+    recall_end: Option<u64>,
 }
 
 /// Something the child has said.
@@ -36,7 +49,7 @@ pub(super) enum Event {
     Ready(Ready),
     /// The first of the open runs has ended.
     Answered(u64, Answer),
-    /// A run that was asked back, and was not begun.
+    /// A run that was recalled, and was not begun.
     Returned(u64),
 }
 
@@ -93,6 +106,14 @@ pub(super) enum Violation {
         run: Option<u64>,
         expected: Option<u64>,
     },
+    /// It answers a run whose order was not written to it as a whole.
+    NotSent {
+        run: u64,
+    },
+    /// It gives back what was not recalled. A run that is begun would start its time limit again elsewhere.
+    NotRecalled {
+        run: u64,
+    },
 }
 
 impl From<TooLong> for Violation {
@@ -124,6 +145,8 @@ impl fmt::Display for Violation {
                 let name = |run: &Option<u64>| run.map_or_else(|| "none".to_owned(), |run| run.to_string());
                 write!(f, "it answered run {}, but {} was due", name(run), name(expected))
             }
+            Violation::NotSent { run } => write!(f, "it answered run {run} before that was sent to it"),
+            Violation::NotRecalled { run } => write!(f, "it gave back run {run}, which was not recalled"),
         }
     }
 }
@@ -202,6 +225,7 @@ impl Protocol {
             greeted: false,
             last_run: 0,
             open: VecDeque::new(),
+            sent: 0,
         };
         protocol.say(&Order::Hello { version: PROTOCOL_VERSION, max_frame }).expect("a greeting is short");
         protocol
@@ -230,7 +254,7 @@ impl Protocol {
             hard_ms: hard.map(millis),
         })?;
         self.last_run = run;
-        self.open.push_back(run);
+        self.open.push_back(OpenRun { run, end: self.output_end(), recall_end: None });
         Ok(run)
     }
 
@@ -242,6 +266,15 @@ impl Protocol {
     /// Asks for a run back that the child has not begun.
     pub(super) fn recall(&mut self, run: u64) {
         self.say(&Order::Recall { run }).expect("short");
+        let end = self.output_end();
+        if let Some(open) = self.open.iter_mut().find(|open| open.run == run) {
+            open.recall_end = Some(end);
+        }
+    }
+
+    /// Where the output ends, counted from the child's start.
+    fn output_end(&self) -> u64 {
+        self.sent + self.output().len() as u64
     }
 
     /// What is to be written.
@@ -252,6 +285,7 @@ impl Protocol {
     /// So much of it was written.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written += count;
+        self.sent += count as u64;
         if self.written == self.output.len() {
             self.output.clear();
             self.output.shrink_to(OUTPUT_KEEP);
@@ -326,23 +360,29 @@ impl Protocol {
     }
 
     fn answered(&mut self, run: Option<u64>, answer: Answer) -> Result<Event, Violation> {
-        match (run, self.open.front().copied()) {
-            (Some(run), Some(expected)) if run == expected => {
+        match (run, self.open.front()) {
+            (Some(run), Some(due)) if run == due.run => {
+                if self.sent < due.end {
+                    return Err(Violation::NotSent { run });
+                }
                 self.open.pop_front();
                 Ok(Event::Answered(run, answer))
             }
-            (run, expected) => Err(Violation::Order { run, expected }),
+            (run, due) => Err(Violation::Order { run, expected: due.map(|due| due.run) }),
         }
     }
 
     fn returned(&mut self, run: Option<u64>) -> Result<Event, Violation> {
-        let position = self.open.iter().position(|open| Some(*open) == run);
+        let position = self.open.iter().position(|open| Some(open.run) == run);
         match (run, position) {
             (Some(run), Some(position)) => {
+                if self.open[position].recall_end.is_none_or(|end| self.sent < end) {
+                    return Err(Violation::NotRecalled { run });
+                }
                 self.open.remove(position);
                 Ok(Event::Returned(run))
             }
-            _ => Err(Violation::Order { run, expected: self.open.back().copied() }),
+            _ => Err(Violation::Order { run, expected: self.open.back().map(|last| last.run) }),
         }
     }
 }
@@ -381,6 +421,10 @@ pub fn fuzz(data: &[u8]) {
         for _ in 0..4 {
             let _ = protocol.run(&Task::new("a"), None, None);
         }
+        protocol.recall(2);
+        protocol.recall(4);
+        // The last order is not written as a whole.
+        protocol.wrote(protocol.output().len() - 1);
         let mut events = Vec::new();
         for piece in pieces {
             protocol.receive(piece);

@@ -89,6 +89,60 @@ fn a_second_answer_ends_the_child_but_the_first_counts() {
 }
 
 #[test]
+fn a_run_that_was_not_recalled_is_not_given_to_another_child() {
+    let message = crash(after("say({'type': 'returned', 'run': run}); time.sleep(600)"));
+    assert!(message.contains("it gave back run 1, which was not recalled"), "{message}");
+}
+
+/// It gives each run back and is given it again, in which the time limit would begin anew for ever.
+#[test]
+fn giving_runs_back_does_not_escape_the_time_limit() {
+    let (_directory, options) = rogue("say({'type': 'returned', 'run': run}); continue");
+    on_loop(async move {
+        let mode = started(options).await;
+        let outcome = mode.run(limited("add", json!([1, 2]), None, Some(60_000))).await;
+        assert!(crash(outcome).contains("it gave back run 1"));
+        works(&mode).await;
+        assert_eq!((mode.stats().started, mode.stats().died), (2, 1));
+        mode.stop().await;
+    });
+}
+
+/// It answers runs whose numbers it has guessed while the first one, too large for the socket, is still on its way.
+#[test]
+fn an_answer_to_a_run_that_is_not_sent_as_a_whole_is_a_crash() {
+    let script = r#"
+import json, os, socket, sys, time
+sock = socket.socket(fileno=int(os.environ["TIDEGATE_SOCKET"]))
+def say(message):
+    data = json.dumps(message).encode()
+    sock.sendall(len(data).to_bytes(4, "big") + data)
+file = sock.makefile("rb")
+reformed = os.path.exists(sys.argv[1])
+open(sys.argv[1], "w").close()
+say({"type": "ready", "version": 1})
+if not reformed:
+    file.read(int.from_bytes(file.read(4), "big") + 1)  # the greeting, and the first byte of the run
+    say({"type": "done", "run": 1, "value": 3})
+    time.sleep(600)
+while header := file.read(4):
+    order = json.loads(file.read(int.from_bytes(header, "big")))
+    if order["type"] == "run": say({"type": "done", "run": order["run"], "value": sum(order["args"])})
+"#;
+    let (_directory, mut options) = rogue("pass");
+    options.command[3] = script.into();
+    options.max_frame = 32 << 20;
+    on_loop(async move {
+        let mode = started(options).await;
+        // More than any socket pair holds.
+        let message = crash(run(&mode, "add", json!(["x".repeat(24 << 20)])).await);
+        assert!(message.contains("it answered run 1 before that was sent to it"), "{message}");
+        works(&mode).await;
+        mode.stop().await;
+    });
+}
+
+#[test]
 fn an_unknown_message_is_a_crash() {
     assert!(crash(after("say({'type': 'sing', 'run': run})")).contains("unknown type `sing`"));
 }

@@ -15,16 +15,17 @@ fn frame(message: &Value) -> Vec<u8> {
     [&u32::try_from(content.len()).unwrap().to_be_bytes()[..], content.as_bytes()].concat()
 }
 
-/// An overseer with a clock of its own.
+/// An overseer with a clock of its own, and a child that reads whatever is written before it says something.
 struct Case {
     overseer: Overseer<u32>,
     now: Instant,
+    read: Vec<Value>,
 }
 
 impl Case {
     fn new(rules: Rules) -> Case {
         let now = Instant::now();
-        Case { overseer: Overseer::new(rules, now), now }
+        Case { overseer: Overseer::new(rules, now), now, read: Vec::new() }
     }
 
     fn ready(rules: Rules) -> Case {
@@ -34,6 +35,12 @@ impl Case {
     }
 
     fn hear(&mut self, message: &Value) -> Vec<Action<u32>> {
+        self.read();
+        self.hear_blindly(message)
+    }
+
+    /// From a child that has read nothing since the last time.
+    fn hear_blindly(&mut self, message: &Value) -> Vec<Action<u32>> {
         self.overseer.receive(&frame(message));
         while self.overseer.next_message(self.now) {}
         self.actions()
@@ -64,17 +71,21 @@ impl Case {
         self.actions()
     }
 
-    /// What the child would read.
-    fn said(&mut self) -> Vec<Value> {
+    /// The child reads what there is.
+    fn read(&mut self) {
         let mut frames = super::super::frame::Frames::new(1 << 20);
         let output = self.overseer.output().to_vec();
         self.overseer.wrote(output.len());
         frames.push(&output);
-        let mut messages = Vec::new();
         while let Some(range) = frames.next().unwrap() {
-            messages.push(serde_json::from_slice(frames.content(range)).unwrap());
+            self.read.push(serde_json::from_slice(frames.content(range)).unwrap());
         }
-        messages
+    }
+
+    /// What the child has read since this was last asked.
+    fn said(&mut self) -> Vec<Value> {
+        self.read();
+        std::mem::take(&mut self.read)
     }
 }
 
@@ -163,6 +174,99 @@ fn one_that_waits_is_asked_back_and_ends_the_child_only_if_it_was_begun() {
     }
 }
 
+/// The run ends with its child, which is replaced for breaking the protocol, and is given to no other child: there its time
+/// limits would begin anew.
+#[track_caller]
+fn ends_with_its_child(mut case: Case, actions: &[Action<u32>], fault: &str) {
+    assert_eq!((actions, case.overseer.fault()), (&[Action::Terminate][..], Some(fault)));
+    assert_eq!(case.overseer.room(), 0);
+    let ends = case.exited();
+    let [Action::Finish(1, Outcome::Crashed { message })] = &ends[..] else { panic!("{ends:?}") };
+    assert!(message.starts_with(&format!("its child broke the protocol: {fault}")), "{message}");
+}
+
+#[test]
+fn a_run_that_was_not_recalled_cannot_be_given_back() {
+    let mut case = Case::ready(rules(1));
+    let run = case.assign(1, None, Some(1));
+    let actions = case.hear(&json!({"type": "returned", "run": run}));
+    ends_with_its_child(case, &actions, "it gave back run 1, which was not recalled");
+
+    // Nor one whose recall it cannot have read.
+    let mut case = Case::ready(rules(2));
+    let (first, second) = (case.assign(2, None, None), case.assign(1, None, None));
+    case.read();
+    case.overseer.stop_run(second, StopReason::Revoked, case.now);
+    assert_eq!(case.actions(), [Action::Poke]);
+    let actions = case.hear_blindly(&json!({"type": "returned", "run": second}));
+    assert_eq!(actions, [Action::Terminate]);
+    assert_eq!(case.overseer.fault(), Some("it gave back run 2, which was not recalled"));
+    assert_eq!(case.exited().len(), 2, "{first} and {second} have one end each");
+}
+
+#[test]
+fn an_answer_before_the_run_was_sent_is_a_fault() {
+    for kind in ["done", "failed", "retry", "soft-limit", "rejected"] {
+        let mut case = Case::ready(rules(1));
+        case.read();
+        let run = case.assign(1, None, Some(1));
+        let unread = case.overseer.output().len();
+        // All but the last byte.
+        case.overseer.wrote(unread - 1);
+        let actions = case.hear_blindly(&json!({"type": kind, "run": run}));
+        ends_with_its_child(case, &actions, "it answered run 1 before that was sent to it");
+    }
+}
+
+#[test]
+fn an_answer_without_any_run_replaces_the_child() {
+    for kind in ["done", "returned"] {
+        let mut case = Case::ready(rules(1));
+        assert_eq!(case.hear(&json!({"type": kind, "run": 1})), [Action::Terminate]);
+        assert_eq!(case.overseer.fault(), Some("it answered run 1, but none was due"));
+        assert_eq!((case.overseer.room(), case.exited()), (0, vec![]));
+    }
+}
+
+#[test]
+fn a_second_answer_is_a_fault_and_does_not_undo_the_first() {
+    for kind in ["done", "returned", "failed"] {
+        let mut case = Case::ready(rules(1));
+        let run = case.assign(1, None, None);
+        assert_eq!(case.done(run), [Action::Finish(1, Outcome::Success(json!(1)))]);
+        assert_eq!(case.hear(&json!({"type": kind, "run": run})), [Action::Terminate]);
+        assert_eq!(case.exited(), []);
+    }
+}
+
+#[test]
+fn an_answer_after_a_run_was_stopped_does_not_change_its_end() {
+    for (reason, outcome) in [(StopReason::Revoked, Outcome::Revoked), (StopReason::Stopping, Outcome::Cancelled)] {
+        for kind in ["done", "retry", "returned"] {
+            let mut case = Case::ready(rules(1));
+            let run = case.assign(1, None, None);
+            case.overseer.stop_run(run, reason, case.now);
+            assert_eq!(case.actions(), [Action::Terminate]);
+            let mut ends = case.hear(&json!({"type": kind, "run": run}));
+            ends.extend(case.exited());
+            assert_eq!(ends, [Action::Finish(1, outcome.clone())], "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_child_that_never_reads_is_ended_by_the_limit() {
+    let mut case = Case::new(rules(2));
+    case.hear_blindly(&json!({"type": "ready", "version": 1}));
+    case.assign(1, Some(1), Some(2));
+    case.assign(2, None, None);
+    assert_eq!(case.wait(), []);
+    assert_eq!(case.wait(), [Action::Terminate]);
+    assert_eq!(case.wait(), [Action::Kill]);
+    let timed_out = Action::Finish(1, Outcome::TimedOut { limit: Duration::from_secs(2) });
+    assert_eq!(case.exited(), [Action::GiveBack(2), timed_out]);
+}
+
 #[test]
 fn a_child_without_signals_is_never_poked() {
     let mut case = Case::new(rules(1));
@@ -244,17 +348,17 @@ fn random_life(seed: u64) {
                 Some((run, _)) => case.done(run),
                 None => Vec::new(),
             },
-            65..72 => match open.pop_last() {
-                Some((run, _)) => case.hear(&json!({"type": "returned", "run": run})),
-                None => Vec::new(),
-            },
+            65..72 => {
+                let message = json!({"type": "returned", "run": open.pop_last().map_or(7, |(run, _)| run)});
+                if random.bool() { case.hear(&message) } else { case.hear_blindly(&message) }
+            }
             72..82 => {
                 let run = open.keys().nth(random.usize(..open.len().max(1))).copied().unwrap_or(7);
                 case.overseer.stop_run(run, StopReason::Revoked, case.now);
                 case.actions()
             }
             82..92 if case.overseer.deadline().is_some() => case.wait(),
-            92..94 => case.hear(&json!({"type": "done", "run": random.u64(..100)})),
+            92..94 => case.hear_blindly(&json!({"type": "done", "run": random.u64(..100)})),
             94..95 => {
                 case.overseer.receive(&[random.u8(..), random.u8(..), random.u8(..), random.u8(..), 0]);
                 while case.overseer.next_message(case.now) {}

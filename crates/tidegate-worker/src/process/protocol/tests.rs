@@ -17,6 +17,7 @@ fn frame(content: &[u8]) -> Vec<u8> {
 fn answer(content: &str) -> Result<Option<Event>, Violation> {
     let mut protocol = greeted();
     protocol.run(&Task::new("a"), None, None).unwrap();
+    protocol.wrote(protocol.output().len());
     protocol.receive(&frame(content.as_bytes()));
     protocol.next_event()
 }
@@ -55,6 +56,7 @@ fn integers_of_any_size_pass_in_both_directions() {
     protocol.run(&task, None, None).unwrap();
     let sent = String::from_utf8(protocol.output()[4..].to_vec()).unwrap();
     assert!(sent.contains(&format!(r#""args":{text},"#)), "{sent}");
+    protocol.wrote(protocol.output().len());
     protocol.receive(&frame(format!(r#"{{"type":"done","run":1,"value":{text}}}"#).as_bytes()));
     assert_eq!(protocol.next_event(), Ok(Some(Event::Answered(1, Answer::Done(Value::Array(task.args))))));
 }
@@ -92,7 +94,30 @@ fn answers_are_read_as_documented() {
     ] {
         assert_eq!(answer(content), Ok(Some(Event::Answered(1, expected))), "{content}");
     }
-    assert_eq!(answer(r#"{"type":"returned","run":1}"#), Ok(Some(Event::Returned(1))));
+}
+
+#[test]
+fn an_order_counts_from_its_last_byte_on() {
+    let mut protocol = greeted();
+    protocol.run(&Task::new("a"), None, None).unwrap();
+    protocol.run(&Task::new("b"), None, None).unwrap();
+    protocol.wrote(protocol.output().len());
+    protocol.recall(2);
+    for last in [false, true] {
+        protocol.wrote(if last { 1 } else { protocol.output().len() - 1 });
+        protocol.receive(&frame(br#"{"type":"returned","run":2}"#));
+        let expected = if last { Ok(Some(Event::Returned(2))) } else { Err(Violation::NotRecalled { run: 2 }) };
+        assert_eq!(protocol.next_event(), expected);
+    }
+    protocol.run(&Task::new("c"), None, None).unwrap();
+    protocol.receive(&frame(br#"{"type":"done","run":1}"#));
+    assert_eq!(protocol.next_event(), Ok(Some(Event::Answered(1, Answer::Done(Value::Null)))));
+    for last in [false, true] {
+        protocol.wrote(if last { 1 } else { protocol.output().len() - 1 });
+        protocol.receive(&frame(br#"{"type":"done","run":3}"#));
+        let answered = Ok(Some(Event::Answered(3, Answer::Done(Value::Null))));
+        assert_eq!(protocol.next_event(), if last { answered } else { Err(Violation::NotSent { run: 3 }) });
+    }
 }
 
 #[test]
@@ -113,6 +138,7 @@ fn what_is_not_as_documented_is_a_violation() {
     assert_eq!(answer(r#"{"type":"done","run":2}"#), Err(Violation::Order { run: Some(2), expected: Some(1) }));
     assert_eq!(answer(r#"{"type":"done"}"#), Err(Violation::Order { run: None, expected: Some(1) }));
     assert!(matches!(answer(r#"{"type":"returned","run":9}"#), Err(Violation::Order { .. })));
+    assert_eq!(answer(r#"{"type":"returned","run":1}"#), Err(Violation::NotRecalled { run: 1 }));
     assert!(matches!(answer(r#"{"type":"ready","version":1}"#), Err(Violation::Greeting { .. })));
     let mut early = Protocol::new(100);
     early.receive(&frame(br#"{"type":"done","run":1}"#));
@@ -127,6 +153,7 @@ fn no_bytes_whatsoever_make_it_panic() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut protocol = greeted();
         protocol.run(&Task::new("a"), None, None).unwrap();
+        protocol.wrote(protocol.output().len());
         let mut bytes: Vec<u8> = (0..3).flat_map(|_| frame(contents[random.usize(..contents.len())])).collect();
         for _ in 0..random.usize(..4) {
             let at = random.usize(..bytes.len());
