@@ -308,3 +308,115 @@ fn a_key_that_the_server_repeats_in_escapes_is_kept_nowhere() {
     // The answers did arrive: what was looked for could have been there.
     assert!(answered >= forms.len(), "{answered}");
 }
+
+/// The password of a queue or of shared limits, and what a server repeats of it: as it is, percent-encoded, alone and with its
+/// user in base64 (SASL PLAIN begins with a zero byte).
+const PASSWORD_IN_URL: &str = "hun%2Fter2";
+const REPEATED: [&str; 5] = ["hun/ter2", "hun%2Fter2", "aHVuL3RlcjI=", "am9lOmh1bi90ZXIy", "AGpvZQBodW4vdGVyMg=="];
+
+/// Takes connections and answers each as `serve` does; returns where it listens.
+fn hostile_server(serve: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            // A client that hangs up is content.
+            let _ = serve(&mut stream.unwrap());
+        }
+    });
+    place
+}
+
+/// Answers every command of Redis with this reply, after a proper greeting if there is to be one.
+fn hostile_redis(greets: bool, reply: String) -> String {
+    hostile_server(move |stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        loop {
+            let mut line = String::new();
+            let mut command = Vec::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            for _ in 0..line.trim_start_matches('*').trim_end().parse::<usize>().unwrap() {
+                line.clear();
+                reader.read_line(&mut line)?;
+                let mut argument = vec![0; line.trim_start_matches('$').trim_end().parse::<usize>().unwrap() + 2];
+                reader.read_exact(&mut argument)?;
+                command.push(argument);
+            }
+            match &command[0][..] {
+                b"HELLO\r\n" if greets => stream.write_all(b"%0\r\n")?,
+                b"PING\r\n" if greets => stream.write_all(b"+PONG\r\n")?,
+                _ => stream.write_all(reply.as_bytes())?,
+            }
+        }
+    })
+}
+
+/// Opens an AMQP connection up to the login, and closes it with this text.
+fn hostile_amqp(code: u16, text: String) -> String {
+    let method = |class: u16, method: u16, arguments: &[u8]| {
+        let payload = [&class.to_be_bytes()[..], &method.to_be_bytes(), arguments].concat();
+        [&[1, 0, 0][..], &(payload.len() as u32).to_be_bytes(), &payload, &[0xCE]].concat()
+    };
+    let long = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let start = method(10, 10, &[&[0, 9, 0, 0, 0, 0][..], &long("PLAIN"), &long("en_US")].concat());
+    let told = [&code.to_be_bytes()[..], &[text.len() as u8], text.as_bytes(), &[0; 4]].concat();
+    let close = method(10, 50, &told);
+    hostile_server(move |stream| {
+        stream.read_exact(&mut [0; 8])?;
+        stream.write_all(&start)?;
+        let mut head = [0; 7];
+        stream.read_exact(&mut head)?;
+        let login = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
+        stream.read_exact(&mut vec![0; login + 1])?;
+        stream.write_all(&close)?;
+        // Until the client has read it.
+        stream.read_to_end(&mut Vec::new()).map(drop)
+    })
+}
+
+#[test]
+fn a_password_that_a_broker_or_redis_repeats_is_not_shown() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    let request = r#"{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{"role": "user", "content": "x"}]}}"#;
+    fs::write(place.join("in.jsonl"), request).unwrap();
+    let run_all = |commands: &[&[&str]]| {
+        for words in commands {
+            let output = run(place, words, &[("OPENAI_API_KEY", "sk-x")]);
+            let told = [&output.stdout[..], &output.stderr[..]].concat();
+            let told = String::from_utf8_lossy(&told);
+            assert!(!output.status.success() && told.contains("(secret)"), "{words:?}: {told}");
+            assert!(!REPEATED.iter().any(|form| told.contains(form)), "{words:?}: {told}");
+        }
+    };
+    for form in REPEATED {
+        for code in [403, 530] {
+            let text = match code {
+                403 => format!("ACCESS_REFUSED - login with {form} refused"),
+                _ => format!("NOT_ALLOWED - vhost / for {form}"),
+            };
+            let broker = format!("amqp://joe:{PASSWORD_IN_URL}@{}", hostile_amqp(code, text));
+            run_all(&[
+                &["enqueue", "x", "--broker", &broker],
+                &["queue", "ls", "--broker", &broker],
+                &["worker", "--handler", "x=exec:true", "--broker", &broker],
+            ]);
+        }
+        for (greets, reply) in [
+            (false, format!("-WRONGPASS invalid password '{form}'\r\n")),
+            (false, format!("-ERR AUTH with '{form}'\r\n")),
+            (true, format!("-ERR no script for '{form}'\r\n")),
+            (true, format!("+{form}\r\n")),
+        ] {
+            let redis = format!("redis://joe:{PASSWORD_IN_URL}@{}", hostile_redis(greets, reply));
+            run_all(&[&["batch", "in.jsonl", "--limits", &redis, "--rpm", "5", "--base-url", "http://127.0.0.1:9/v1"]]);
+        }
+        let redis = hostile_redis(false, format!("-WRONGPASS invalid password '{form}'\r\n"));
+        let redis = format!("redis://joe:{PASSWORD_IN_URL}@{redis}");
+        let broker = format!("amqp://joe:{PASSWORD_IN_URL}@{}", hostile_amqp(403, form.to_owned()));
+        let worker = ["worker", "--handler", "x=exec:true", "--broker", &broker, "--result-backend", &redis];
+        run_all(&[&[&worker[..], &["--codec", "celery", "--queue", "celery"]].concat()]);
+    }
+}

@@ -1,5 +1,7 @@
 //! What the fuzz targets call; see `fuzz/` at the root of the repository.
 
+use tidegate_secret::{Redactor, Secret};
+
 use crate::pipeline::{Event, Pipeline};
 use crate::wire::Command;
 
@@ -12,7 +14,7 @@ pub fn replies(data: &[u8]) {
 
 /// How many answers and messages there were, and whether the connection would be closed.
 fn run(pieces: &[&[u8]]) -> (usize, usize, bool) {
-    let mut pipeline = Pipeline::new(4096);
+    let mut pipeline = Pipeline::new(4096, Redactor::new([&Secret::new("hunter2")]));
     for asker in 0..8 {
         pipeline.submit(&Command::new("A"), asker, &mut Vec::new());
     }

@@ -1,6 +1,9 @@
 //! The order of commands and answers on one connection, without I/O: bytes in, events out.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+
+use tidegate_secret::Redactor;
 
 use crate::scan::{ReplyError, Scanner};
 use crate::wire::{self, Command, Incoming, Value};
@@ -34,13 +37,15 @@ pub(crate) struct Pipeline<T> {
     read: usize,
     /// Has seen everything from `read` on; nothing is decoded before it.
     scanner: Scanner,
+    /// Takes the password out of what Redis says in words: it may repeat what it was sent.
+    redactor: Redactor,
 }
 
 impl<T> Pipeline<T> {
     /// A connection that is broken if a reply has more than `reply_bytes_max`.
-    pub(crate) fn new(reply_bytes_max: usize) -> Pipeline<T> {
+    pub(crate) fn new(reply_bytes_max: usize, redactor: Redactor) -> Pipeline<T> {
         let scanner = Scanner::new(reply_bytes_max);
-        Pipeline { asked: VecDeque::new(), incoming: Vec::new(), read: 0, scanner }
+        Pipeline { asked: VecDeque::new(), incoming: Vec::new(), read: 0, scanner, redactor }
     }
 
     /// Appends a command to what is to be written.
@@ -61,14 +66,16 @@ impl<T> Pipeline<T> {
             self.read = 0;
             return Ok(None);
         };
-        let incoming = match wire::read(&bytes[..length]).map_err(Garbled::Bytes)? {
+        let garbled = |reason: String| Garbled::Bytes(self.redactor.redact(&reason).into_owned());
+        let incoming = match wire::read(&bytes[..length]).map_err(garbled)? {
             Some((incoming, read)) if read == length => incoming,
             _ => return Err(Garbled::Bytes("the end of a reply is unclear".to_owned())),
         };
         self.read += length;
         match incoming {
             Incoming::Push(parts) => Ok(Some(Event::Push(parts))),
-            Incoming::Answer(value) => {
+            Incoming::Answer(mut value) => {
+                redact_errors(&mut value, &self.redactor);
                 let asker = self.asked.pop_front().ok_or(Garbled::Unasked)?;
                 Ok(Some(Event::Answer(asker, value)))
             }
@@ -90,6 +97,19 @@ impl<T> Pipeline<T> {
     }
 }
 
+/// Values are data and stay as they are.
+fn redact_errors(value: &mut Value, redactor: &Redactor) {
+    match value {
+        Value::Error(reason) => {
+            if let Cow::Owned(clean) = redactor.redact(reason) {
+                *reason = clean;
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| redact_errors(value, redactor)),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,7 +121,7 @@ mod tests {
     fn answers_come_in_the_order_of_commands_however_the_bytes_are_cut() {
         let stream = b":1\r\n>2\r\n+message\r\n+x\r\n$2\r\nab\r\n-ERR no\r\n";
         for size in 1..=stream.len() {
-            let mut pipeline = Pipeline::new(BYTES_MAX);
+            let mut pipeline = Pipeline::new(BYTES_MAX, Redactor::default());
             let mut out = Vec::new();
             for name in ["a", "b", "c"] {
                 pipeline.submit(&Command::new(name), name, &mut out);
@@ -127,13 +147,13 @@ mod tests {
 
     #[test]
     fn an_answer_to_nothing_and_bytes_that_are_no_protocol_end_it() {
-        let mut pipeline = Pipeline::<()>::new(BYTES_MAX);
+        let mut pipeline = Pipeline::<()>::new(BYTES_MAX, Redactor::default());
         pipeline.handle_bytes(b"+OK\r\n");
         assert_eq!(pipeline.poll_event(), Err(Garbled::Unasked));
-        let mut pipeline = Pipeline::<()>::new(BYTES_MAX);
+        let mut pipeline = Pipeline::<()>::new(BYTES_MAX, Redactor::default());
         pipeline.handle_bytes(b"HTTP/1.1 400 Bad Request\r\n");
         assert_eq!(pipeline.poll_event(), Err(Garbled::Reply(ReplyError::Type(b'H'))));
-        let mut pipeline = Pipeline::<()>::new(BYTES_MAX);
+        let mut pipeline = Pipeline::<()>::new(BYTES_MAX, Redactor::default());
         pipeline.handle_bytes(b":x\r\n");
         assert!(matches!(pipeline.poll_event(), Err(Garbled::Bytes(_))));
     }
@@ -188,7 +208,7 @@ mod tests {
             let whole = sorted(expected);
             let mut out = Vec::new();
             for cut in 1..=bytes.len() {
-                let mut pipeline = Pipeline::new(BYTES_MAX);
+                let mut pipeline = Pipeline::new(BYTES_MAX, Redactor::default());
                 pipeline.submit(&Command::new("A"), (), &mut out);
                 pipeline.handle_bytes(&bytes[..cut]);
                 if cut < bytes.len() {
@@ -220,12 +240,12 @@ mod tests {
             ("$4000000000\r\n".to_owned(), ReplyError::Bytes { max: BYTES_MAX }),
             (format!("*{ELEMENTS_MAX}\r\n"), ReplyError::Elements { announced: ELEMENTS_MAX + 1 }),
         ] {
-            let mut pipeline = Pipeline::new(BYTES_MAX);
+            let mut pipeline = Pipeline::new(BYTES_MAX, Redactor::default());
             pipeline.submit(&Command::new("A"), (), &mut Vec::new());
             pipeline.handle_bytes(reply.as_bytes());
             assert_eq!(pipeline.poll_event(), Err(Garbled::Reply(error)));
         }
-        let mut pipeline = Pipeline::new(BYTES_MAX);
+        let mut pipeline = Pipeline::new(BYTES_MAX, Redactor::default());
         pipeline.submit(&Command::new("A"), (), &mut Vec::new());
         pipeline.handle_bytes(b"+");
         let mut kept = 1;
@@ -238,7 +258,7 @@ mod tests {
 
     #[test]
     fn who_gets_no_answer_is_named_in_order() {
-        let mut pipeline = Pipeline::new(BYTES_MAX);
+        let mut pipeline = Pipeline::new(BYTES_MAX, Redactor::default());
         let mut out = Vec::new();
         for asker in 0..3 {
             pipeline.submit(&Command::new("PING"), asker, &mut out);

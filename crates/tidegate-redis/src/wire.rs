@@ -144,6 +144,18 @@ impl Value {
             _ => None,
         }
     }
+
+    /// What it is, for a message that must not repeat it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Value::Null => "nothing",
+            Value::Int(_) | Value::Double(_) => "a number",
+            Value::Bool(_) => "a truth value",
+            Value::Bytes(_) => "text",
+            Value::Array(_) => "a list",
+            Value::Error(_) => "an error",
+        }
+    }
 }
 
 /// One thing that came in.

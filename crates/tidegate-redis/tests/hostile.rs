@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tidegate_redis::{CallError, Client, ClientOptions, Command, ConnectError};
+use tidegate_redis::{CallError, Client, ClientOptions, Command, ConnectError, Value};
 
 /// More than the buffers of both sockets and the largest reply together.
 const SENT_MAX: usize = 64 << 20;
@@ -59,8 +59,13 @@ fn read_until(stream: &mut TcpStream, end: &[u8]) {
 
 /// Serves one connection: the attack is the answer to the first command, before or after a proper greeting.
 fn serve(attack: Attack, greets: bool, response_timeout: Duration) -> (Client, JoinHandle<usize>) {
+    serve_login("", attack, greets, response_timeout)
+}
+
+/// The same for an address with this login.
+fn serve_login(login: &str, attack: Attack, greets: bool, response_timeout: Duration) -> (Client, JoinHandle<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("redis://{}", listener.local_addr().unwrap());
+    let address = format!("redis://{login}{}", listener.local_addr().unwrap());
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         drop(listener);
@@ -136,4 +141,51 @@ fn messages_without_end_do_not_hold_a_command() {
     let sent_max = 1 << 30;
     let (reason, _) = asked(Attack { sent_max, ..Attack::new(message, message.repeat(2_000)) }, SHORT);
     assert_eq!(reason, "no answer within 200ms");
+}
+
+/// A password and the forms in which a server may repeat it: as it is, percent-encoded, alone and with its user in base64.
+const LOGIN: &str = ":hun%2Fter2@";
+const REPEATED: [&str; 4] = ["hun/ter2", "hun%2Fter2", "aHVuL3RlcjI=", "ZGVmYXVsdDpodW4vdGVyMg=="];
+
+#[track_caller]
+fn shows_no_password(told: &(impl std::fmt::Display + std::fmt::Debug)) {
+    for text in [told.to_string(), format!("{told:?}")] {
+        assert!(!REPEATED.iter().any(|form| text.contains(form)), "{text}");
+        assert!(text.contains("(secret)"), "the text of the server is not there: {text}");
+    }
+}
+
+#[test]
+fn a_password_that_the_server_repeats_is_not_shown() {
+    for form in REPEATED {
+        for refusal in ["WRONGPASS invalid password", "ERR no AUTH with", "LOADING for", "ERR unknown user"] {
+            tidegate_loop::run(async move {
+                let attack = Attack::new(format!("-{refusal} '{form}'\r\n"), "");
+                let (redis, server) = serve_login(LOGIN, attack, false, LONG);
+                shows_no_password(&redis.attempted().await.unwrap_err());
+                drop(redis);
+                tidegate_loop::to_thread(move || server.join().unwrap()).await.unwrap();
+            })
+            .unwrap();
+        }
+        for refusal in [format!("-ERR call with '{form}'\r\n"), format!("!{}\r\nERR {form}\r\n", form.len() + 4)] {
+            tidegate_loop::run(async move {
+                let (redis, server) = serve_login(LOGIN, Attack::new(refusal, ""), true, LONG);
+                shows_no_password(&redis.call(Command::new("ASK")).await.unwrap_err());
+                drop(redis);
+                tidegate_loop::to_thread(move || server.join().unwrap()).await.unwrap();
+            })
+            .unwrap();
+        }
+        // An error within an answer; data beside it stays as it is.
+        tidegate_loop::run(async move {
+            let attack = Attack::new(format!("*2\r\n-ERR '{form}'\r\n+{form}\r\n"), "");
+            let (redis, server) = serve_login(LOGIN, attack, true, LONG);
+            let Value::Array(parts) = redis.call(Command::new("ASK")).await.unwrap() else { panic!("no list") };
+            assert_eq!(parts[..], [Value::Error("ERR '(secret)'".to_owned()), Value::Bytes(form.into())]);
+            drop(redis);
+            tidegate_loop::to_thread(move || server.join().unwrap()).await.unwrap();
+        })
+        .unwrap();
+    }
 }

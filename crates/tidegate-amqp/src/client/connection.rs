@@ -413,11 +413,7 @@ impl Connection {
 
     /// What the broker said of itself: product, version, capabilities.
     pub fn server_property(&self, name: &str) -> Option<String> {
-        use crate::types::AMQPValue;
-        match self.shared.inner.borrow().session.server_properties().inner().get(name) {
-            Some(AMQPValue::LongString(text)) => Some(text.to_string()),
-            _ => None,
-        }
+        self.shared.inner.borrow().session.server_property(name)
     }
 
     /// As agreed with the broker.

@@ -399,7 +399,7 @@ impl Session {
             }
             C::Basic(basic::AMQPMethod::Return(method)) => {
                 self.channel.content = Some(Content {
-                    kind: Kind::Returned { code: method.reply_code, text: method.reply_text.to_string() },
+                    kind: Kind::Returned { code: method.reply_code, text: self.told(method.reply_text.as_str()) },
                     number: 0,
                     redelivered: false,
                     consumer: "".into(),
@@ -452,7 +452,7 @@ impl Session {
             return;
         }
         self.channel.forget();
-        let refusal = Refusal::new(close.reply_code, close.reply_text.as_str());
+        let refusal = Refusal::new(close.reply_code, self.told(close.reply_text.as_str()));
         self.events.push_back(Event::ChannelClosed(refusal));
     }
 

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use amq_protocol::protocol::{AMQPClass, channel as channel_class, connection};
 use amq_protocol::types::{AMQPValue, FieldTable, LongString, ShortString};
 
+use tidegate_secret::Redactor;
+
 use crate::uri::Sasl;
 use crate::wire::{self, Fault, Frame};
 use channel::Channel;
@@ -133,6 +135,8 @@ pub struct Session {
     properties: FieldTable,
     /// Empty, with room: for properties and bodies that come.
     spare: Vec<Vec<u8>>,
+    /// For what the broker says in words: it may repeat what it was sent.
+    redactor: Redactor,
 }
 
 impl Session {
@@ -140,6 +144,10 @@ impl Session {
     pub fn new(options: SessionOptions, now: Instant) -> Session {
         let mut out = Vec::with_capacity(256);
         wire::put_protocol_header(&mut out);
+        let redactor = match &options.sasl {
+            Sasl::Plain { password, .. } => Redactor::new([password]),
+            Sasl::External => Redactor::default(),
+        };
         Session {
             options,
             state: State::Start,
@@ -157,7 +165,13 @@ impl Session {
             next_request: 1,
             properties: FieldTable::default(),
             spare: Vec::new(),
+            redactor,
         }
+    }
+
+    /// What the broker says in words, without the password.
+    fn told(&self, text: &str) -> String {
+        self.redactor.redact(text).into_owned()
     }
 
     /// Takes bytes from the broker, cut anywhere. Whatever they are, the worst that happens is [`Event::Closed`].
@@ -226,7 +240,8 @@ impl Session {
                 self.reopen();
             }
             (State::Open | State::Closing, M::Blocked(blocked)) => {
-                self.events.push_back(Event::Blocked { reason: blocked.reason.to_string() });
+                let reason = self.told(blocked.reason.as_str());
+                self.events.push_back(Event::Blocked { reason });
             }
             (State::Open | State::Closing, M::Unblocked(_)) => self.events.push_back(Event::Unblocked),
             // We have no secret to renew but the one we were given; the broker goes on with the old one until it expires.
@@ -235,7 +250,7 @@ impl Session {
             (state, M::Close(close)) => {
                 self.put(0, AMQPClass::Connection(M::CloseOk(connection::CloseOk {})));
                 let opening = matches!(state, State::Start | State::Tune | State::Opening);
-                let refusal = Refusal::new(close.reply_code, close.reply_text.as_str());
+                let refusal = Refusal::new(close.reply_code, self.told(close.reply_text.as_str()));
                 self.end(if state == State::Closing { Closed::ByUs } else { Closed::ByBroker { refusal, opening } });
             }
             _ => return Err(Fault::Malformed("a method of the connection out of turn")),
@@ -250,7 +265,7 @@ impl Session {
         };
         let offered = start.mechanisms.to_string();
         if !offered.split(' ').any(|offer| offer == mechanism) {
-            return self.end(Closed::NoMechanism { offered });
+            return self.end(Closed::NoMechanism { offered: self.told(&offered) });
         }
         self.properties = start.server_properties;
         let start_ok = connection::StartOk {
@@ -407,6 +422,14 @@ impl Session {
     /// What the broker said of itself when it was opened: product, version, capabilities.
     pub fn server_properties(&self) -> &FieldTable {
         &self.properties
+    }
+
+    /// One of them, if it is a text; without the password.
+    pub(crate) fn server_property(&self, name: &str) -> Option<String> {
+        match self.properties.inner().get(name) {
+            Some(AMQPValue::LongString(text)) => Some(self.told(&text.to_string())),
+            _ => None,
+        }
     }
 
     /// As agreed with the broker.

@@ -162,6 +162,59 @@ fn a_refused_login_is_told_as_one_of_the_opening() {
     assert_eq!(silent.end(), Closed::Ended { opening: true });
 }
 
+/// A broker may repeat what it was sent: as it is, percent-encoded, in base64 alone or as SASL PLAIN has it.
+#[test]
+fn a_password_that_the_broker_repeats_is_in_no_event() {
+    let sasl = || Sasl::Plain { user: "me".to_owned(), password: "hun/ter2".into() };
+    let forms = ["hun/ter2", "\0me\0hun/ter2", "hun%2Fter2", "aHVuL3RlcjI=", "AG1lAGh1bi90ZXIy"];
+    for form in forms {
+        let text = format!("REFUSED - no {form:?} here");
+        let clean = format!("REFUSED - no {:?} here", form.replace(form.trim_start_matches("\0me\0"), "(secret)"));
+        let refusal = |code| Refusal::new(code, clean.clone());
+
+        let mut peer = Peer::new(SessionOptions::new(sasl(), "/"));
+        peer.say_connection(connection::AMQPMethod::Start(start(&format!("AMQPLAIN {form}"))));
+        let Closed::NoMechanism { offered } = peer.end() else { panic!("a mechanism that is not offered") };
+        assert_eq!(offered, format!("AMQPLAIN {}", form.replace(form.trim_start_matches("\0me\0"), "(secret)")));
+
+        let mut peer = Peer::new(SessionOptions::new(sasl(), "/"));
+        let mut hello = start("PLAIN");
+        hello.server_properties.insert("version".into(), AMQPValue::LongString(text.as_str().into()));
+        peer.say_connection(connection::AMQPMethod::Start(hello));
+        assert_eq!(peer.session.server_property("version").as_ref(), Some(&clean));
+        peer.say_connection(close(403, &text));
+        assert_eq!(peer.end(), Closed::ByBroker { refusal: refusal(403), opening: true });
+
+        let mut peer = Peer::new(SessionOptions::new(sasl(), "/"));
+        peer.say_opening(60);
+        peer.events();
+        peer.say_connection(connection::AMQPMethod::Blocked(connection::Blocked { reason: text.as_str().into() }));
+        assert_eq!(peer.events(), [Event::Blocked { reason: clean.clone() }]);
+        let shut = channel::Close { reply_code: 406, reply_text: text.as_str().into(), class_id: 0, method_id: 0 };
+        peer.say_channel(AMQPClass::Channel(channel::AMQPMethod::Close(shut)));
+        assert_eq!(peer.events(), [Event::ChannelClosed(refusal(406))]);
+        peer.say_connection(close(320, &text));
+        assert_eq!(peer.end(), Closed::ByBroker { refusal: refusal(320), opening: false });
+
+        let mut peer = Peer::new(SessionOptions::new(sasl(), "/"));
+        peer.say_opening(60);
+        peer.session.publish(&Message::to_queue("gone", Vec::new()).mandatory(true)).unwrap();
+        peer.events();
+        let returned = basic::Return {
+            reply_code: 312,
+            reply_text: text.as_str().into(),
+            exchange: "".into(),
+            routing_key: "gone".into(),
+        };
+        peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::Return(returned)));
+        let header = AMQPContentHeader { class_id: 60, body_size: 0, properties: BasicProperties::default() };
+        peer.say(&AMQPFrame::Header(CHANNEL, header));
+        let events = peer.events();
+        let [Event::Returned { returned, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(returned.text, clean);
+    }
+}
+
 #[test]
 fn heartbeats_go_out_at_half_the_interval_and_only_when_nothing_else_does() {
     let mut peer = Peer::open();

@@ -69,7 +69,7 @@ async fn open(shared: &Shared) -> Result<Link, ConnectError> {
     if !shared.options.name.is_empty() {
         hello = hello.arg("SETNAME").arg(&shared.options.name);
     }
-    let mut pipeline = Pipeline::new(shared.options.reply_bytes_max);
+    let mut pipeline = Pipeline::new(shared.options.reply_bytes_max, shared.redactor.clone());
     let mut out = Vec::new();
     pipeline.submit(&hello, Step::Hello, &mut out);
     if address.database != 0 {
@@ -165,7 +165,7 @@ impl<'a> Driver<'a> {
         shared.count(|stats| stats.connects += 1);
         shared.set_health(Health::Up);
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        let pipeline = Pipeline::new(shared.options.reply_bytes_max);
+        let pipeline = Pipeline::new(shared.options.reply_bytes_max, shared.redactor.clone());
         Driver { shared, link, pipeline, out, sent: 0, flushed: false, buffer, alarm: None }
     }
 

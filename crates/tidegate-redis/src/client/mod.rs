@@ -5,6 +5,7 @@ mod answer;
 mod driver;
 mod link;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use tidegate_limit::Backoff;
 use tidegate_loop::{JoinHandle, LoopHandle};
+use tidegate_secret::Redactor;
 use tidegate_sync::Queue;
 
 use self::answer::{Answer, Asker};
@@ -89,6 +91,8 @@ pub(crate) struct Shared {
     address: Address,
     /// The address as messages show it.
     name: String,
+    /// For what Redis says in words.
+    redactor: Redactor,
     options: ClientOptions,
     queue: Queue<Submission>,
     health: RefCell<Health>,
@@ -140,6 +144,7 @@ impl Client {
     pub fn open(address: Address, options: ClientOptions) -> Client {
         let shared = Rc::new(Shared {
             name: address.to_string(),
+            redactor: Redactor::new(&address.password),
             address,
             options,
             queue: Queue::unbounded(),
@@ -279,6 +284,11 @@ impl Client {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.shared().name
+    }
+
+    /// Returns what Redis said without the password, for a message.
+    pub(crate) fn redact<'a>(&self, told: &'a str) -> Cow<'a, str> {
+        self.shared().redactor.redact(told)
     }
 
     /// Accepts no further commands, waits for the answers of those in flight, and closes the connection. Without a connection,

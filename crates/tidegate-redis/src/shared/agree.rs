@@ -101,7 +101,7 @@ impl SharedGate {
         match answer {
             Value::Bytes(there) if !there.is_empty() => Err(AgreeError::OtherLimits {
                 gate: shared.name.clone(),
-                there: String::from_utf8_lossy(&there).into_owned(),
+                there: shared.client.redact(&String::from_utf8_lossy(&there)).into_owned(),
                 here,
             }),
             _ => Ok(()),

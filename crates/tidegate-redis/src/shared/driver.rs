@@ -114,14 +114,15 @@ async fn send(shared: &Rc<Shared>, script: &mut Option<Script>, mut batch: Batch
                     Applied::Done => return true,
                     Applied::Again => {}
                     Applied::Garbled => {
-                        let text = String::from_utf8_lossy(&text).into_owned();
+                        let text = String::from_utf8_lossy(&text);
+                        let text = shared.client.redact(&text);
                         shared.shut(batch, &format!("{} answers {text:?} to its script", shared.client.address()));
                         return true;
                     }
                 }
             }
             Ok((other, _)) => {
-                shared.shut(batch, &format!("{} answers {other:?} to its script", shared.client.address()));
+                shared.shut(batch, &format!("{} answers {} to its script", shared.client.address(), other.kind()));
                 return true;
             }
             Err(CallError::Unanswered { .. }) => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tidegate_http::{Client, Timeouts};
 use tidegate_loop::{Task, sleep, timeout};
-use tidegate_secret::Secret;
+use tidegate_secret::{Redactor, Secret, UserInfo};
 
 /// For one answer, from the connection to its last byte.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
@@ -36,6 +36,8 @@ const SHOWN_MAX: usize = 200;
 pub struct Management {
     /// With user and password, if it has some: the client makes a header of them. Without a slash at the end.
     url: Secret,
+    /// For what the API says: it may repeat what it was sent.
+    redactor: Redactor,
     client: Client,
     patience: Duration,
 }
@@ -104,7 +106,9 @@ impl Management {
     fn with_patience(url: &str, answer: Duration, patience: Duration) -> Management {
         let timeouts = Timeouts { connect: Some(answer), read: Some(answer), total: Some(answer) };
         let client = Client::builder().timeouts(timeouts).build().expect("the defaults name no file");
-        Management { url: Secret::new(url.trim_end_matches('/')), client, patience }
+        let (_, user) = UserInfo::split(url);
+        let redactor = Redactor::new(user.iter().flat_map(UserInfo::secrets));
+        Management { url: Secret::new(url.trim_end_matches('/')), redactor, client, patience }
     }
 
     /// Asks for the policies of all queues, and logs what they do to tasks.
@@ -179,7 +183,10 @@ impl Management {
             _ => return Err(format!("the API answers {status}")),
         }
         let body = answer.into_body().bytes_up_to(ANSWER_BYTES_MAX).await.map_err(|error| error.to_string())?;
-        read(&body)
+        match self.redactor.redact_bytes(&body) {
+            Some(clean) => read(&clean),
+            None => read(&body),
+        }
     }
 }
 

@@ -138,6 +138,24 @@ fn a_policy_that_is_shown_late_is_waited_for_and_a_delay_queue_may_be_missing() 
     .unwrap();
 }
 
+#[test]
+fn a_password_that_the_api_repeats_is_in_no_warning() {
+    // Alone, percent-encoded, and as the header has it.
+    for form in ["hun/ter2", "hun%2Fter2", "Z3Vlc3Q6aHVuL3RlcjI="] {
+        let policy = json!({"policy": form, "effective_policy_definition": {"max-length": form, "message-ttl": form}});
+        for body in [policy.to_string(), json!(format!("no object: {form}")).to_string()] {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            let (url, thread) = serve_one(Server::Bytes((head + &body).into_bytes()));
+            let url = url.replace(":hush@", ":hun%2Fter2@");
+            let found =
+                tidegate_loop::run(async move { asked(&url, LONG, vec![watched("mail", TASKS)]).await }).unwrap();
+            thread.join().unwrap();
+            let text = format!("{found:?}");
+            assert!(!text.contains(form) && text.contains("(secret)"), "{text}");
+        }
+    }
+}
+
 /// How a server of the tests answers.
 enum Server {
     /// These bytes, then the end.
