@@ -6,9 +6,13 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::path;
 use crate::call_error::CallError;
 use crate::provider::Dialect;
 use crate::question::Usage;
+
+/// How much of a path is shown that is refused.
+const URL_SHOWN_MAX: usize = 80;
 
 /// Whose lines they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +53,10 @@ impl RequestLine {
                 return Err("its \"method\" must be \"POST\"".to_owned());
             }
             let url = text("url")?.ok_or("it has no \"url\", such as \"/v1/chat/completions\"")?;
-            if !url.starts_with('/') {
-                return Err(format!("its \"url\" is {url:?}; it must be a path such as \"/v1/chat/completions\""));
-            }
+            path::check(&url).map_err(|reason| {
+                let start: String = url.chars().take(URL_SHOWN_MAX).collect();
+                format!("its \"url\" is {start:?}{}: {reason}", if start.len() < url.len() { "…" } else { "" })
+            })?;
             return Ok(RequestLine { format: Format::OpenAi, id, url, body: object("body")? });
         }
         if let Some(id) = text("key")? {
@@ -65,7 +70,7 @@ impl RequestLine {
     /// Checks that the provider understands such a line; the reason if not. A request in another provider's form would be paid
     /// for, and its answer could not be read.
     pub(super) fn fits(&self, dialect: Dialect) -> Result<(), String> {
-        let url = self.url.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let url = self.url.split('?').next().unwrap_or_default().trim_end_matches('/');
         let is_openai =
             ["/completions", "/responses", "/embeddings", "/moderations"].iter().any(|end| url.ends_with(end));
         let of = match (self.format, dialect) {
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_line_is_said() {
-        let cases: [(&[u8], &str); 9] = [
+        let cases: [(&[u8], &str); 11] = [
             (b"", "it is not JSON"),
             (b"{\"custom_id\":", "it is not JSON"),
             (b"[1]", "it is not an object"),
@@ -253,6 +258,11 @@ mod tests {
             (br#"{"custom_id":7,"url":"/x","body":{}}"#, "its \"custom_id\" is not a text"),
             (br#"{"custom_id":"a","body":{}}"#, "it has no \"url\""),
             (br#"{"custom_id":"a","url":"http://x/","body":{}}"#, "must be a path"),
+            (br#"{"custom_id":"a","url":"/v1/a b","body":{}}"#, "its \"url\" is \"/v1/a b\": a path has no spaces"),
+            (
+                br#"{"custom_id":"a","url":"/v1/\u001b[2J","body":{}}"#,
+                "its \"url\" is \"/v1/\\u{1b}[2J\": a path has no control",
+            ),
             (br#"{"custom_id":"a","url":"/x","method":"GET","body":{}}"#, "must be \"POST\""),
             (br#"{"custom_id":"a","url":"/x","body":[]}"#, "its \"body\" is not an object"),
         ];

@@ -43,9 +43,9 @@
 //! Standard input cannot be read twice: there the run ends at the bad line, with the answers that are on their way.
 //!
 //! # Reading order
-//! `line.rs` (a request, a result) and `body.rs` (what a body costs) are plain values; `input.rs` and `results.rs` are the
-//! two files; `run.rs` is the run, `asking.rs` one
-//! request of it, `again.rs` requests that are asked again meanwhile.
+//! `line.rs` (a request, a result), `path.rs` (where a request may go) and `body.rs` (what a body costs) are plain values;
+//! `input.rs` and `results.rs` are the two files; `run.rs` is the run, `asking.rs` one request of it, `again.rs` requests that are
+//! asked again meanwhile.
 
 mod again;
 mod asking;
@@ -55,6 +55,7 @@ mod body;
 pub mod fuzzing;
 mod input;
 mod line;
+mod path;
 mod results;
 mod run;
 

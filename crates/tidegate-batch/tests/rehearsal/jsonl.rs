@@ -180,6 +180,29 @@ fn nothing_is_sent_while_a_line_makes_no_sense_unless_they_are_passed_over() {
 }
 
 #[test]
+fn a_url_that_is_no_plain_path_is_refused_by_its_line_before_anything_is_sent() {
+    let bad = ["/v1/a b", "/v1/x\u{1}", "/v1/x#y", "//host/v1", "/v1/../files", "/v1\\files", "/v1/%2e%2e/files"];
+    let hostile = |(at, url): (usize, &&str)| {
+        json!({"custom_id": format!("bad{at}"), "method": "POST", "url": url, "body": {"model": "m"}}).to_string()
+    };
+    let lines: Vec<String> = [line("a", "1")].into_iter().chain(bad.iter().enumerate().map(hostile)).collect();
+    let place = Place::with(lines);
+    let (strict, lenient) = (place.batch(), place.batch().bad_lines(BadLines::Skip));
+    run(async move {
+        let server = Server::builder().start().await.unwrap();
+        let message = strict.run(&caller(&server, [])).await.unwrap_err().to_string();
+        for (number, url) in (2..).zip(bad) {
+            assert!(message.contains(&format!("line {number}: its \"url\" is {url:?}: ")), "{message}");
+        }
+        assert_eq!(server.stats().arrived, 0);
+        let summary = lenient.run(&caller(&server, [])).await.unwrap();
+        assert_eq!((summary.answered, summary.failed, summary.skipped), (1, 0, bad.len() as u64));
+        assert_eq!(server.stats().arrived, 1);
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_file_that_is_missing_foreign_or_in_use_is_told_apart() {
     let place = Place::new();
     let missing = place.batch();
