@@ -1,8 +1,8 @@
-//! What the worker needs of a queue. Implementations: `memory`, `sqlite`, RabbitMQ; one conformance suite tells whether
-//! they keep the promises made here.
+//! The contract between a worker and its queue. Implementations: `memory`, `sqlite`, RabbitMQ; one conformance suite checks
+//! that each keeps the promises made here.
 //!
-//! Everything is said in batches, because everything a worker does comes in batches: it wakes, takes all there is, acts,
-//! and writes once.
+//! All calls take batches, because a worker works in batches: it wakes, takes everything that is ready, runs it, and writes
+//! once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use crate::task::{Envelope, TaskId};
 /// A future that stays on its loop.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// A queue that keeps what it is given until somebody has settled it.
+/// A queue that keeps each task until it is settled.
 pub trait Broker {
     /// Where this is, without secrets; for start-up lines and errors.
     fn describe(&self) -> String;
 
-    /// What of the contract this broker cannot keep; everything, unless it says so.
+    /// Which parts of the contract this broker keeps. Default: all.
     fn capabilities(&self) -> Capabilities {
         Capabilities::ALL
     }
@@ -50,23 +50,23 @@ pub trait Broker {
     /// The next `limit` waiting tasks of a queue, in the order they would run; nothing is taken.
     fn peek(&self, queue: &str, limit: usize) -> Local<'_, Result<Vec<Envelope>, BrokerError>>;
 
-    /// Drops what waits in a queue, delayed tasks too, not what is running; says how many.
+    /// Deletes the waiting and delayed tasks of a queue, not running ones; returns how many.
     fn purge(&self, queue: &str) -> Local<'_, Result<u64, BrokerError>>;
 
     /// Dead letters of a queue (of all, if `None`), oldest first.
     fn dead(&self, queue: Option<&str>, limit: usize) -> Local<'_, Result<Vec<DeadLetter>, BrokerError>>;
 
-    /// Sends dead letters back to their queues with their counts at zero; says how many there were.
+    /// Sends dead letters back to their queues with their counts at zero; returns how many.
     fn dead_retry(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>>;
 
-    /// Forgets dead letters.
+    /// Deletes dead letters; returns how many.
     fn dead_drop(&self, which: Selection) -> Local<'_, Result<u64, BrokerError>>;
 
-    /// A waiting task is dropped before it runs; of a running one its worker is told. Remembered, so that a task that
-    /// arrives later is dropped as well.
+    /// Revokes a task: a waiting one is dropped, of a running one its worker is notified. The id is remembered, so that a task
+    /// that arrives later is dropped as well.
     fn revoke(&self, id: &TaskId) -> Local<'_, Result<(), BrokerError>>;
 
-    /// What became of a task; `None` while nobody knows, or no longer.
+    /// The result of a task; `None` if there is none yet, or if it has expired.
     fn result(&self, id: &TaskId) -> Local<'_, Result<Option<TaskResult>, BrokerError>>;
 
     /// Waits until there is a final result.
@@ -88,7 +88,7 @@ pub struct Capabilities {
     pub returns_in_place: bool,
     /// An id that is still in its queue is not stored again. Otherwise it is, and runs twice.
     pub remembers_ids: bool,
-    /// A waiting task that is revoked is gone at once. Otherwise it is dropped, with a result that says so, when its turn comes.
+    /// A waiting task that is revoked is removed at once. Otherwise it is dropped, with a result that says so, when its turn comes.
     pub revokes_waiting: bool,
     /// A peek shows delayed tasks behind the others. Otherwise it shows those that could run now.
     pub peeks_delayed: bool,
@@ -118,11 +118,11 @@ impl Capabilities {
 /// reference; one task at a time receives. Dropped without `close`, its deliveries return when their leases expire.
 pub trait Consumer {
     /// Waits for something, then takes everything there is, up to the prefetch. Cancelling loses nothing. After `stop` it
-    /// still tells of revoked tasks and lost deliveries, and is `Closed` after `close`.
+    /// still returns revoked tasks and lost deliveries; after `close` it is `Closed`.
     fn recv_all(&self) -> Local<'_, Result<Vec<Incoming>, BrokerError>>;
 
-    /// Settles a batch in one write. The answer has one entry a settlement, in order: one that cannot be settled yet holds up no
-    /// other.
+    /// Settles a batch in one write. The answer has one entry per settlement, in order. One that cannot be settled yet does
+    /// not delay the others.
     fn settle(&self, batch: Vec<Settlement>) -> Local<'_, Result<Vec<Settled>, BrokerError>>;
 
     /// No further deliveries; what was fetched and not yet handed out returns to the queue. Settling goes on.
@@ -135,11 +135,11 @@ pub trait Consumer {
 /// What to receive.
 #[derive(Debug, Clone)]
 pub struct Subscription {
-    /// From which queues; they are made if they don't exist.
+    /// The queues to receive from; they are made if they do not exist.
     pub queues: Vec<String>,
     /// At most this many unsettled at a time.
     pub prefetch: usize,
-    /// Who asks; shown by `inspect`.
+    /// The worker's name, shown by `inspect`.
     pub consumer: String,
 }
 
@@ -164,18 +164,18 @@ pub enum Published {
     },
 }
 
-/// Something for the worker.
+/// An event for the worker.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incoming {
     /// A task to run.
     Delivery(Delivery),
-    /// A task this worker has must not go on. It is settled by the worker as ever; whatever the verdict, it does not
-    /// return to its queue.
+    /// A task that this worker has must not go on. The worker settles it as usual; whatever the verdict, it does not return to
+    /// its queue.
     Revoked(TaskId),
     /// A task of this worker's queues was waiting beyond its expiry and was dropped; for counting.
     Expired(TaskId),
-    /// This delivery is no longer ours: its lease ran out, or the connection it came over is gone. Another worker will run
+    /// This delivery no longer belongs to this worker: its lease expired, or the connection it came over is gone. Another worker will run
     /// it; settling it answers [`Settled::Lost`].
     Lost(Tag),
 }
@@ -183,13 +183,13 @@ pub enum Incoming {
 /// A task handed to this worker until it is settled.
 #[derive(Debug)]
 pub struct Delivery {
-    /// By what it is settled.
+    /// Names it in its settlement.
     pub tag: Tag,
-    /// What it is; brokers that keep it until it is settled share it.
+    /// The task as it was published, shared with brokers that keep it until it is settled.
     pub envelope: Arc<Envelope>,
     /// How often it came back by [`Verdict::Retry`].
     pub retries: u32,
-    /// How often what ran it died: it came back by [`Verdict::Crash`], or its worker died (or lost its lease) with it.
+    /// How often the process running it died: it came back by [`Verdict::Crash`], or its worker died or lost its lease.
     pub crashes: u32,
     /// When it was published; for the time it spent waiting.
     pub published: Timestamp,
@@ -198,9 +198,9 @@ pub struct Delivery {
 /// A delivery's name. A tag of an earlier connection is stale: it never settles anything on a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag {
-    /// Which connection or channel.
+    /// The connection or channel.
     pub epoch: u32,
-    /// Which delivery of it.
+    /// The delivery's number within it.
     pub number: u64,
 }
 
@@ -226,18 +226,18 @@ pub enum Verdict {
         /// Not before.
         at: Timestamp,
     },
-    /// Again at this instant, counted as a crash: what ran it died.
+    /// Again at this instant, counted as a crash: the process running it died.
     Crash {
         /// Not before.
         at: Timestamp,
     },
     /// Back to its place in the queue, uncounted: it was never begun, or a stop ended it.
     Return,
-    /// Kept aside with its reason until somebody retries or drops it.
+    /// Kept as a dead letter with its reason until it is retried or deleted by a command.
     Dead {
-        /// Why, as text people can act on.
+        /// Why, in words that a person can act on.
         reason: String,
-        /// Where, if the handler's language says so.
+        /// The traceback, if the handler's language has one.
         traceback: Option<String>,
     },
 }
@@ -254,7 +254,7 @@ pub enum Settled {
     Pending,
 }
 
-/// How a task ended, for those who wait for it.
+/// How a task ended, for callers that wait for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Of which task.
@@ -277,7 +277,7 @@ pub struct TaskResult {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum TaskState {
-    /// It failed and waits for its next try; not final.
+    /// It failed and waits for its next attempt; not final.
     Retrying,
     /// The handler returned.
     Succeeded,
@@ -290,7 +290,7 @@ pub enum TaskState {
 }
 
 impl TaskState {
-    /// As it is written in JSON and in stores.
+    /// Returns its name in JSON and in stores.
     pub fn as_str(self) -> &'static str {
         match self {
             TaskState::Retrying => "retrying",
@@ -301,13 +301,13 @@ impl TaskState {
         }
     }
 
-    /// Whether this is the last word.
+    /// Returns `true` if the task will not run again.
     pub fn is_final(self) -> bool {
         self != TaskState::Retrying
     }
 }
 
-/// An error as the handler's language told it.
+/// An error as the handler's language reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {
     /// Its type, such as `ValueError`.
@@ -319,22 +319,22 @@ pub struct TaskError {
     pub traceback: Option<String>,
 }
 
-/// A task that was given up.
+/// A task that gets no further attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
     /// The task as it was published.
     pub envelope: Envelope,
-    /// Why it was given up.
+    /// Why it was dead-lettered.
     pub reason: String,
-    /// Where the last try failed.
+    /// The traceback of its last attempt.
     pub traceback: Option<String>,
-    /// Since when it lies here.
+    /// When it was dead-lettered.
     pub at: Timestamp,
     /// How often it was retried before.
     pub retries: u32,
 }
 
-/// Which dead letters.
+/// Selects dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// These.
@@ -345,18 +345,18 @@ pub enum Selection {
     All,
 }
 
-/// A queue at a glance.
+/// The counts of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// Its name.
     pub queue: String,
-    /// Waiting, and could run now.
+    /// Waiting tasks that could run now.
     pub ready: u64,
-    /// Waiting for their time.
+    /// Tasks that wait for their time.
     pub delayed: u64,
-    /// With a worker.
+    /// Tasks held by workers.
     pub running: u64,
-    /// Given up.
+    /// Dead letters.
     pub dead: u64,
     /// Workers subscribed to it.
     pub consumers: u64,
@@ -364,7 +364,7 @@ pub struct QueueStats {
     pub oldest_ms: u64,
 }
 
-/// Why a broker could not do as asked; named by what to do next.
+/// Why a broker call failed, named by the caller's next move.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -373,8 +373,8 @@ pub enum BrokerError {
         /// What was in the way.
         message: String,
     },
-    /// Nothing was changed, and it will not work until somebody does something: full disk, wrong password, a queue that
-    /// exists with other arguments.
+    /// Nothing was changed, and a retry will not help before a person acts: full disk, wrong password, a queue that exists
+    /// with other arguments.
     Refused {
         /// What is wrong, and the way out.
         message: String,

@@ -1,5 +1,5 @@
-//! The connection: one task receives, one settles, for each subscription. What comes is taken whole, what ended is written
-//! together. Errors that pass are waited out; others end the worker.
+//! The connection: for each subscription one task receives and one settles, both in batches. Temporary errors are retried
+//! with back-off; others end the worker.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use crate::outcome::OutcomeKind;
 use crate::pool::{Shared, WorkerPool};
 use crate::retry::Backoff;
 
-/// Between tries to reach a broker that does not answer.
+/// Delays between attempts while the broker does not answer.
 const BACKOFF: Backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) };
 
-/// The first error that no waiting would mend.
+/// The first error that waiting does not cure.
 #[derive(Debug, Default)]
 pub(crate) struct Failure {
     error: RefCell<Option<BrokerError>>,
@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     consumer: Rc<dyn Consumer>,
     acks: Rc<Acks>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
-    /// A stop has begun: what a broker in trouble says is no longer worth ending the worker for.
+    /// A stop has begun, so errors of the broker do not end the worker any more.
     stopping: Cell<bool>,
 }
 
@@ -112,7 +112,7 @@ impl Connection {
                 }
                 Incoming::Expired(id) => {
                     add(&shared.counters.expired, 1);
-                    tracing::info!(task.id = %id, "expired before anybody took it");
+                    tracing::info!(task.id = %id, "expired before a worker received it");
                 }
                 Incoming::Lost(tag) => {
                     let told = shared.hands.lost(&self.acks, tag);

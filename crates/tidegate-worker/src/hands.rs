@@ -1,4 +1,4 @@
-//! The tasks this worker has in hand: received and not yet given back. Each is a guard that settles itself.
+//! The tasks in flight: received and not yet settled. Each is a guard that settles itself when it is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::mode::{StopReason, StopSignal};
 use crate::outcome::{Decision, OutcomeKind};
 use crate::task::{Task, TaskId};
 
-/// What is known of a task in hand; it stays where it is until the task is settled.
+/// The data of a task in flight. It is boxed and stays in place until the task is settled.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) info: TaskInfo,
@@ -41,7 +41,7 @@ impl Ending {
 /// What a connection has to write. Bounded by the prefetch: only what was received can end.
 #[derive(Debug)]
 pub(crate) struct Acks {
-    /// Which connection's: tags of two connections may look alike.
+    /// The connection's number, because tags of two connections may be equal.
     connection: usize,
     queue: Queue<Ending>,
     /// Pushed and not yet answered by the broker.
@@ -60,11 +60,11 @@ impl Acks {
     fn push(&self, ending: Ending) {
         self.unanswered.set(self.unanswered.get() + 1);
         self.none.clear();
-        // A queue closed by a stop that ran out of time: the broker will find the task unsettled and return it.
+        // The queue is closed if a stop ran out of time; the broker then returns the unsettled task to its queue.
         let _ = self.queue.try_push(ending);
     }
 
-    /// Waits for something to settle, then exchanges all of it for `into`, which is empty. `false`: there will be nothing more.
+    /// Waits for settlements, then swaps all of them with `into`, which is empty. Returns `false` if there will be no more.
     pub(crate) async fn take(&self, into: &mut VecDeque<Ending>) -> bool {
         self.queue.recv_all_into(into).await.is_ok()
     }
@@ -92,22 +92,22 @@ impl Acks {
     }
 }
 
-/// Every task in hand, to be reached by revokes, lost leases and stops. A slab: a place is reused, nothing is hashed.
+/// All tasks in flight, to be reached by revokes, lost leases and stops. A slab with a free list, so that nothing is hashed.
 #[derive(Debug, Default)]
 pub(crate) struct Hands {
     places: RefCell<Vec<Option<Reach>>>,
     free: RefCell<Vec<usize>>,
-    /// Of tasks that have left; whose nobody else holds any more and nobody has set is the next task's.
+    /// Stop signals of settled tasks. One that is unset and has no other owner is reused for the next task.
     spare: RefCell<Vec<Rc<StopSignal>>>,
-    /// The memory of tasks that were settled, for the next ones.
+    /// Boxes of settled tasks, reused for the next ones.
     #[expect(clippy::vec_box, reason = "it is the boxes that are kept")]
     memory: RefCell<Vec<Box<Known>>>,
 }
 
-/// So much of it is kept.
+/// Boxes that are kept at most.
 const MEMORY_MAX: usize = 1_024;
 
-/// How to reach a task in hand.
+/// How to reach a task in flight.
 #[derive(Debug)]
 struct Reach {
     tag: Tag,
@@ -119,7 +119,7 @@ struct Reach {
 }
 
 impl Hands {
-    /// Takes a task in hand.
+    /// Adds a received task.
     pub(crate) fn take(self: &Rc<Self>, tag: Tag, known: Known, acks: &Rc<Acks>) -> Held {
         let spare = self.spare.borrow_mut().pop();
         let unused = |stop: &Rc<StopSignal>| Rc::strong_count(stop) == 1 && stop.reason().is_none();
@@ -148,7 +148,7 @@ impl Hands {
         Held { tag, place, stop, known: Some(known), acks: Rc::clone(acks), hands: Rc::clone(self) }
     }
 
-    /// Takes back the memory of a task that is settled.
+    /// Keeps the box of a settled task for reuse.
     pub(crate) fn keep(&self, known: Box<Known>) {
         let mut memory = self.memory.borrow_mut();
         if memory.len() < MEMORY_MAX {
@@ -156,18 +156,18 @@ impl Hands {
         }
     }
 
-    /// Those that run, and since when, and those that wait.
+    /// Lists the running tasks with their start, and the waiting ones.
     #[cfg(feature = "amqp")]
     pub(crate) fn list(&self) -> Vec<(TaskId, Option<Instant>)> {
         self.places.borrow().iter().flatten().map(|reach| (reach.id.clone(), reach.begun)).collect()
     }
 
-    /// How many there are.
+    /// The number of tasks in flight.
     pub(crate) fn len(&self) -> usize {
         self.places.borrow().len() - self.free.borrow().len()
     }
 
-    /// Tells the runs of this task to end. Rare, so it is looked for.
+    /// Asks the runs of this task to end. A linear search, because revokes are rare.
     pub(crate) fn revoke(&self, id: &TaskId) -> usize {
         self.tell(StopReason::Revoked, |reach| reach.id == *id)
     }
@@ -178,12 +178,12 @@ impl Hands {
         self.tell(StopReason::Revoked, |reach| reach.id == *id && reach.begun.is_none())
     }
 
-    /// Another worker has this delivery; what runs here is for nothing.
+    /// Ends the run of a delivery that another worker has now.
     pub(crate) fn lost(&self, acks: &Acks, tag: Tag) -> usize {
         self.tell(StopReason::Stopping, |reach| reach.tag == tag && reach.connection == acks.connection)
     }
 
-    /// Tells those that have not begun (`running` false) or also those that have to end.
+    /// Asks tasks that have not begun to end, and running ones too if `running` is set.
     pub(crate) fn stop(&self, running: bool) -> usize {
         self.tell(StopReason::Stopping, |reach| running || reach.begun.is_none())
     }
@@ -192,7 +192,7 @@ impl Hands {
         let places = self.places.borrow();
         let told: Vec<Rc<StopSignal>> =
             places.iter().flatten().filter(|reach| whom(reach)).map(|reach| Rc::clone(&reach.stop)).collect();
-        // Setting one wakes a task; nothing of ours is borrowed while that happens.
+        // Setting a signal wakes a task, so no cell may be borrowed here.
         drop(places);
         told.iter().for_each(|stop| stop.set(reason));
         told.len()
@@ -205,7 +205,7 @@ impl Hands {
     }
 }
 
-/// A task in hand. Dropped, it returns to its queue.
+/// A task in flight. If it is dropped, the task returns to its queue.
 #[must_use = "dropping it returns the task to its queue"]
 pub(crate) struct Held {
     tag: Tag,
@@ -231,7 +231,7 @@ impl Held {
         &self.stop
     }
 
-    /// From here on only a cancelling stop ends it.
+    /// Marks it as running: from here on only a cancelling stop ends it.
     pub(crate) fn begin(&self, now: Instant) {
         if let Some(reach) = &mut self.hands.places.borrow_mut()[self.place] {
             reach.begun = Some(now);

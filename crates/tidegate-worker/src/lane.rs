@@ -213,7 +213,7 @@ fn log(info: &TaskInfo, outcome: &Outcome, took: Duration) {
         }
         Outcome::TimedOut { limit } => tracing::warn!(task.id = %id, task.name = %name, ms, ?limit, "timed out"),
         Outcome::Crashed { message } => {
-            tracing::error!(task.id = %id, task.name = %name, ms, error = message, "what ran it died");
+            tracing::error!(task.id = %id, task.name = %name, ms, error = message, "crashed");
         }
         Outcome::Cancelled => tracing::info!(task.id = %id, task.name = %name, ms, "ended by the stop"),
         Outcome::Revoked => tracing::info!(task.id = %id, task.name = %name, ms, "revoked while it ran"),

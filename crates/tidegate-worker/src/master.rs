@@ -1,6 +1,6 @@
 //! The master: starts connection, pool and intake in this order, each awaited, and ends them in the order that loses
-//! nothing: (1) the connection stops receiving, (2) the pool stops taking, (3) what runs may finish, or is told to end,
-//! (4) everything that finished is settled and the rest returned, (5) the connection is closed.
+//! nothing: (1) the connection stops receiving, (2) the pool starts no further task, (3) running tasks finish or are
+//! cancelled, (4) finished tasks are settled and the rest returned, (5) the connection is closed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::settings::Settings;
 /// How a worker is asked to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// What runs may finish, up to the warm limit.
+    /// Running tasks may finish, up to the warm limit.
     Warm,
-    /// What runs is told to end at once.
+    /// Running tasks are cancelled at once.
     Cold,
 }
 
@@ -43,9 +43,9 @@ pub struct Report {
     pub returned: u64,
     /// Settlements that came too late.
     pub lost: u64,
-    /// Ended, but the broker did not confirm it before the stop's time was over; it will hand them out again.
+    /// Tasks that ended without the broker's confirmation before the stop's time was over; it will deliver them again.
     pub unsettled: u64,
-    /// Whether something had to be told to end.
+    /// Whether a task had to be cancelled.
     pub cancelled: bool,
     /// From the request to the end.
     pub stop_took: Duration,
@@ -57,7 +57,7 @@ pub struct Report {
 pub enum MasterError {
     /// The broker could not be reached; nothing was begun.
     Connection(BrokerError),
-    /// What runs tasks could not be made ready; everything was undone.
+    /// The mode could not be started; everything was undone.
     Mode(ModeError),
     /// Starting took too long; everything was undone.
     StartTimeout {
@@ -66,11 +66,11 @@ pub enum MasterError {
         /// The limit.
         limit: Duration,
     },
-    /// The broker refused to go on while tasks were running. They were ended in order, as far as it let us.
+    /// The broker failed for good while tasks were running. They were ended in order, as far as the broker allowed.
     Broken {
-        /// What it said.
+        /// Its error.
         error: BrokerError,
-        /// What had been done.
+        /// What was done until then.
         report: Report,
     },
 }
@@ -162,7 +162,7 @@ impl Control {
     }
 }
 
-/// The way to a running master; any number of them.
+/// A handle to a running master; clones are equal.
 #[derive(Clone)]
 pub struct MasterHandle {
     pub(crate) control: Rc<Control>,
@@ -177,22 +177,22 @@ impl MasterHandle {
         }
     }
 
-    /// What was asked for, if anything was.
+    /// The stop that was asked for, if any.
     pub fn stopping(&self) -> Option<Stop> {
         self.control.stop.get()
     }
 
-    /// Replaces what runs tasks by something fresh, each once its task is done.
+    /// Replaces every child process by a new one, each after its current task.
     pub fn recycle(&self) {
         self.control.shared.mode.recycle();
     }
 
-    /// Where it is between start and end.
+    /// The phase between start and end.
     pub fn phase(&self) -> Phase {
         self.control.phase.get()
     }
 
-    /// Its figures now.
+    /// Its counters now.
     pub fn stats(&self) -> WorkerStats {
         let counters = &self.control.shared.counters;
         WorkerStats {
@@ -219,7 +219,7 @@ impl fmt::Debug for MasterHandle {
     }
 }
 
-/// A worker's figures at one instant.
+/// A worker's counters at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
@@ -227,21 +227,21 @@ pub struct WorkerStats {
     pub received: u64,
     /// Tasks that hold a slot.
     pub running: u64,
-    /// The most that ever held one at once.
+    /// The most tasks that held a slot at once.
     pub running_peak: u64,
-    /// Received, and not yet ended: running, and waiting for a slot or a limit.
+    /// Tasks in flight: running, or waiting for a slot or a limit.
     pub in_hand: u64,
-    /// Waiting at a gate.
+    /// Tasks blocked by a limit.
     pub waiting_for_limit: u64,
-    /// Ends the broker has confirmed.
+    /// Settlements that the broker has confirmed.
     pub settled: u64,
-    /// Of those, sent back for another try.
+    /// Of `settled`: sent back for another attempt.
     pub retried: u64,
-    /// Of those, given up.
+    /// Of `settled`: dead-lettered.
     pub dead: u64,
-    /// Of those, returned uncounted.
+    /// Of `settled`: returned uncounted.
     pub returned: u64,
-    /// Ends that came too late.
+    /// Settlements that came too late.
     pub lost: u64,
     /// Batches received.
     pub receives: u64,
@@ -252,7 +252,7 @@ pub struct WorkerStats {
 }
 
 impl Master {
-    /// A worker of this broker's tasks; nothing happens before [`run`](Self::run).
+    /// Returns a worker for this broker's tasks; nothing happens before [`run`](Self::run).
     pub fn new(broker: Rc<dyn Broker>, mode: Rc<dyn Mode>, settings: Settings) -> Master {
         let seed = LoopHandle::try_current().and_then(|handle| handle.seed());
         let shared = Rc::new(Shared {
@@ -271,7 +271,7 @@ impl Master {
         Master { control: Rc::new(control), settings }
     }
 
-    /// The way to stop it and to look at it while it runs.
+    /// Returns a handle to stop and observe it while it runs.
     pub fn handle(&self) -> MasterHandle {
         MasterHandle { control: Rc::clone(&self.control) }
     }
@@ -280,10 +280,10 @@ impl Master {
     /// loop itself goes on: see [`Settings`] for the limits of each step.
     ///
     /// # Errors
-    /// When it could not start, in which case everything was undone, or when the broker broke down.
+    /// If it could not start, in which case everything was undone, or if the broker failed for good.
     ///
     /// # Cancel safety
-    /// Dropped, everything ends at once; what was in hand returns when the broker finds out.
+    /// If the future is dropped, everything ends at once; tasks in flight return when the broker notices.
     pub async fn run(self) -> Result<Report, MasterError> {
         let Master { control, settings } = self;
         let mut rooms = Rooms::new(&control);
@@ -309,7 +309,7 @@ impl fmt::Debug for Master {
     }
 }
 
-/// What was started so far, in order; dropped, it ends.
+/// The parts that were started so far, in order. They end when it is dropped.
 struct Rooms {
     control: Rc<Control>,
     failure: Rc<Failure>,
@@ -360,7 +360,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Whether it was the broker who asked for the stop.
+    /// Waits for a stop. Returns `true` if the broker failed, `false` if the stop was asked for.
     async fn until_stop(&self) -> bool {
         let mut asked = pin!(self.control.requested(Stop::Warm));
         let mut broken = pin!(self.failure.happened());
@@ -373,7 +373,7 @@ impl Rooms {
         .await
     }
 
-    /// The ordered stop. What could not be settled in time, and whether something had to be told to end.
+    /// Stops in order. Returns how many tasks could not be settled in time, and whether a task had to be cancelled.
     async fn stop(&mut self, settings: &Settings) -> (usize, bool) {
         let control = Rc::clone(&self.control);
         let pool = Rc::clone(self.pool.as_ref().expect("only what runs is stopped"));
@@ -381,13 +381,13 @@ impl Rooms {
         let in_hand = control.shared.hands.len();
         tracing::info!(cold, in_hand, limit = ?settings.warm_timeout, "stopping");
 
-        // 1. Both at once: what arrives between the two would only have to return.
+        // 1. Both at once: a task that arrives between the two would have to be returned.
         let drained = pool.stop_taking();
         for connection in &self.connections {
             match timeout(settings.close_timeout, connection.stop_receiving()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the broker did not hear that no more is wanted"),
-                Err(_) => tracing::warn!("the broker did not answer that no more is wanted"),
+                Ok(Err(error)) => tracing::warn!(%error, "the broker could not be asked to stop delivering"),
+                Err(_) => tracing::warn!("the broker did not confirm that it stops delivering"),
             }
         }
         control.on(if cold { Event::Cold } else { Event::Warm });

@@ -10,7 +10,7 @@ use crate::moment;
 use crate::retry::Policy;
 use crate::task::TaskId;
 
-/// How one run of a task ended, whatever ran it.
+/// How one run of a task ended, in any mode.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -31,25 +31,25 @@ pub enum Outcome {
         /// The limit that was passed.
         limit: Duration,
     },
-    /// What ran it died: a child was killed, a thread panicked beyond its handler.
+    /// The process or thread running it died: a child was killed, a thread panicked outside its handler.
     Crashed {
-        /// What is known of it: a signal, an exit code, the last lines of standard error.
+        /// The known circumstances: a signal, an exit code, the last lines of standard error.
         message: String,
     },
-    /// It was ended by a stop of the worker. Not its fault: it returns to the queue uncounted.
+    /// It was ended by a stop of the worker. It returns to the queue uncounted.
     Cancelled,
     /// It was ended by `revoke`.
     Revoked,
-    /// It can never run here: no such handler, arguments that don't fit, a body that is no task.
+    /// It can never run here: no such handler, arguments that do not fit, a body that is not a task.
     Rejected {
         /// Why.
         reason: String,
     },
-    /// Its time to start was over before it could; it was not run.
+    /// It expired before it could start; it was not run.
     Expired,
-    /// What ran it died too often before; it was not run.
+    /// Its earlier runs crashed too often; it was not run.
     Poisoned {
-        /// How many.
+        /// How often.
         crashes: u32,
     },
 }
@@ -66,7 +66,7 @@ pub enum OutcomeKind {
     Retry,
     /// A limit was passed.
     TimedOut,
-    /// What ran it died.
+    /// The process or thread running it died.
     Crashed,
     /// A stop ended it, or it was not begun before the stop.
     Cancelled,
@@ -74,9 +74,9 @@ pub enum OutcomeKind {
     Revoked,
     /// It can never run here.
     Rejected,
-    /// It came too late.
+    /// It expired before it could start.
     Expired,
-    /// What ran it had died too often.
+    /// Its earlier runs crashed too often.
     Poisoned,
 }
 
@@ -145,21 +145,21 @@ pub struct Circumstances<'a> {
     pub chance: f64,
 }
 
-/// What follows from a run: what the broker is told, and what those who wait for the task are told.
+/// What follows from a run: the verdict for the broker, and the result for callers that wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// For the broker.
     pub verdict: Verdict,
-    /// For those who wait; not for a task that returns to its queue uncounted, nor if results are not kept.
+    /// For callers that wait. `None` for a task that returns to its queue uncounted, or if results are not kept.
     pub result: Option<TaskResult>,
 }
 
 /// The longest delay before a retry that a handler can ask for, by `Retry-After` or `after_ms` or in any other way: 7 days.
-/// Longer ones are cut to it. Beyond lies a mistake, and the task would wait unseen for ever.
+/// Longer ones are cut to it, because they are mistakes and the task would wait unnoticed.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The table. Some are left: fewer retries than the policy allows; for a crash, fewer crashes, this one included, than it
-/// allows. The two are counted apart: a crash costs no retry, and a retry forgives no crash.
+/// Decides what follows from a run. "Some left" means fewer retries than the policy allows; for a crash, fewer crashes than it
+/// allows, this one included. The two are counted apart: a crash uses up no retry, and a retry resets no crash count.
 ///
 /// | outcome | verdict, with some left | verdict, with none left | result |
 /// |---|---|---|---|
@@ -231,7 +231,7 @@ pub fn decide(id: &TaskId, outcome: Outcome, given: Circumstances<'_>) -> Decisi
         }
         Outcome::Poisoned { crashes } => {
             let limit = policy.crashes_max.max(1);
-            let error = plain("Crash", format!("what ran it died {crashes} times, the limit is {limit}"));
+            let error = plain("Crash", format!("its process crashed {crashes} times, the limit is {limit}"));
             dead(error.message.clone(), error)
         }
         Outcome::Rejected { reason } => dead(reason.clone(), plain("Rejected", reason)),
@@ -249,7 +249,7 @@ fn done(id: &TaskId, state: TaskState, value: Value, policy: &Policy) -> Decisio
     Decision { verdict: Verdict::Ack, result }
 }
 
-/// What is to be done with a task before it is run, if it is not to be run.
+/// Returns the outcome of a task that must not be run, because it has expired or crashed too often.
 pub fn before_run(expires: Option<Timestamp>, given: Circumstances<'_>) -> Option<Outcome> {
     if expires.is_some_and(|expires| expires <= given.now) {
         return Some(Outcome::Expired);

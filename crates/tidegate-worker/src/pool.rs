@@ -1,5 +1,5 @@
-//! The worker pool: takes what was received, lets it wait for its limit without a slot and for a slot without a limit, runs
-//! it in the mode, and decides what follows. It never speaks to the broker; what ended is in the acks of its connection.
+//! The worker pool: takes received tasks, lets each wait for its limit (holding no slot), then for a slot, runs it in the
+//! mode, and decides what follows. It never calls the broker; settlements go to the acks of the task's connection.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -33,7 +33,7 @@ use crate::task::{Envelope, Task};
 /// Reads the task in an envelope; the number is how often it was retried.
 pub type Decode = Rc<dyn Fn(&Envelope, u32) -> Result<Task, DecodeError>>;
 
-/// What the rooms of a worker have in common.
+/// What the parts of a worker share.
 pub(crate) struct Shared {
     pub(crate) broker: Rc<dyn Broker>,
     pub(crate) mode: Rc<dyn Mode>,
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) middleware: Vec<Rc<dyn Middleware>>,
     pub(crate) counters: Counters,
     pub(crate) hands: Rc<Hands>,
-    /// For the spread of retries; from the loop's seed, where it has one.
+    /// State of the random numbers that spread retries; from the loop's seed, where it has one.
     pub(crate) chance: Cell<u64>,
 }
 
@@ -57,16 +57,16 @@ impl Shared {
     }
 }
 
-/// Something to run, or already known not to be run.
+/// A received task, with its outcome if it must not be run.
 struct Received {
     held: Held,
     refused: Option<Box<Outcome>>,
 }
 
-/// For so long tasks take their first steps in one of the pool's, then it is the others' turn.
+/// How long the pool runs first steps of tasks before it yields to the loop's other tasks.
 const STEP_MAX: Duration = Duration::from_millis(5);
 
-/// A name that is mostly the one before: it is written down once.
+/// A name that mostly repeats: equal names in a row share one allocation.
 #[derive(Debug)]
 struct Last(RefCell<Rc<str>>);
 
@@ -92,16 +92,16 @@ pub(crate) struct WorkerPool {
     pub(crate) watermarks: Option<Watermarks>,
     /// Bounded by the prefetch.
     intake: Queue<Received>,
-    /// Taken out of the intake.
+    /// Tasks taken out of the intake, in order.
     line: RefCell<VecDeque<Received>>,
-    /// Until when the line is worked off without a pause, and whether one is due.
+    /// Until when the line is worked off without yielding; `tired` is set when that instant has passed.
     until: Cell<Option<Instant>>,
     tired: Cell<bool>,
-    /// Names of the handlers; `None`: the mode finds out by trying.
+    /// Names of the handlers; `None` if only a run can tell.
     known: Option<QuickSet<String>>,
-    /// The last name that was found among them: mostly the next one too.
+    /// The last name that was found among them; mostly the next one too.
     known_last: RefCell<Rc<str>>,
-    /// Above the high-water mark, and not back at the low one.
+    /// Set when the high-water mark is reached, cleared at the low-water mark.
     pub(crate) high: Cell<bool>,
     name: Last,
     queue: Last,
@@ -128,7 +128,7 @@ impl WorkerPool {
         })
     }
 
-    /// Takes a delivery in hand.
+    /// Decodes a delivery, checks it, and puts it into the intake.
     pub(crate) fn receive(&self, delivery: Delivery, received: Timestamp, acks: &Rc<Acks>) {
         let shared = &self.shared;
         let Delivery { tag, envelope, retries, crashes, published, .. } = delivery;
@@ -155,11 +155,11 @@ impl WorkerPool {
         };
         tracing::trace!(task.id = %info.id, task.name = %info.name, queue = %info.queue, "received");
         let held = shared.hands.take(tag, Known { info, task }, acks);
-        // Closed: the stop has begun, and dropping what is held returns it.
+        // If the intake is closed, the stop has begun: dropping the guard returns the task.
         let _ = self.intake.try_push(Received { held, refused: refused.map(Box::new) });
     }
 
-    /// What is known before it takes a slot.
+    /// Refuses a task without a handler, and what a middleware refuses, before it takes a slot.
     fn admit(&self, info: &TaskInfo, task: &Task) -> Result<(), Outcome> {
         if let Some(known) = &self.known
             && !Rc::ptr_eq(&self.known_last.borrow(), &info.name)
@@ -173,7 +173,7 @@ impl WorkerPool {
         self.shared.middleware.iter().try_for_each(|middleware| middleware.received(info))
     }
 
-    /// Begins what is received, until the intake is closed.
+    /// Starts received tasks until the intake is closed.
     pub(crate) async fn take(self: Rc<Self>) {
         let _line = Line(&self);
         let mut batch = VecDeque::new();
@@ -190,7 +190,7 @@ impl WorkerPool {
         }
     }
 
-    /// The next in line that is to run now; those before it that are not leave here.
+    /// Returns the next task in line that can start. Tasks before it are settled, returned, or sent to wait for their limit.
     pub(crate) fn next_in_line(self: &Rc<Self>) -> Option<Held> {
         loop {
             let Received { held, refused } = self.line.borrow_mut().pop_front()?;
@@ -212,7 +212,7 @@ impl WorkerPool {
         }
     }
 
-    /// Whether it is the others' turn, at `now`.
+    /// Returns `true` if the pool should yield to the loop's other tasks.
     pub(crate) fn is_tired(&self, now: Instant) -> bool {
         let Some(until) = self.until.get() else {
             self.until.set(Some(now + STEP_MAX));
@@ -223,13 +223,13 @@ impl WorkerPool {
         tired
     }
 
-    /// Whether it was revoked, expired or known as poison in the meantime.
+    /// Returns the outcome of a task that was revoked, has expired, or crashed too often meanwhile.
     pub(crate) fn still_wanted(&self, held: &Held) -> Option<Outcome> {
         if held.stop().reason() == Some(StopReason::Revoked) {
             return Some(Outcome::Revoked);
         }
         let info = held.info();
-        // Nearly all of them: neither the time nor a policy could be against it.
+        // The common case needs neither the time nor the policy.
         if info.expires.is_none() && info.crashes == 0 {
             return None;
         }
@@ -263,10 +263,10 @@ impl WorkerPool {
         }
     }
 
-    /// Waits for a slot and runs it there.
+    /// Waits for a slot and runs the lane there.
     async fn start(&self, lane: Lane) {
-        // Refused, the pool is closed: what is held returns with the lane. In a box, because on its way into the slot it is
-        // moved more often than it is long.
+        // An error means that the pool is closed: dropping the lane returns its task. Boxed, because the lane is moved several
+        // times on its way into the slot.
         if let Ok(handle) = self.slots.submit(Box::pin(lane)).await {
             handle.detach();
         }
@@ -275,7 +275,7 @@ impl WorkerPool {
     pub(crate) fn settle(&self, held: Held, outcome: Outcome) {
         let kind = outcome.kind();
         let policy = self.policy(held.info());
-        // What most of them come to needs neither the time nor chance.
+        // The common case needs neither the time nor a random number.
         if let Outcome::Success(value) = outcome {
             let decision = succeeded(&held.info().id, value, &policy);
             return held.settle(decision, kind);
@@ -290,7 +290,7 @@ impl WorkerPool {
         held.settle(decision, kind);
     }
 
-    /// What holds for a task: what it says itself comes first.
+    /// Returns the policy of a task; its own retries and back-off come first.
     fn policy(&self, info: &TaskInfo) -> Cow<'_, Policy> {
         let policy = self.shared.policies.of(&info.name);
         if info.retries_max.is_none() && info.backoff.is_none() {
@@ -311,7 +311,7 @@ impl WorkerPool {
         }
     }
 
-    /// Nothing is begun any more: what waits returns at once, what runs goes on. Awaited, it waits for that.
+    /// Starts nothing any more: waiting tasks return at once, running ones go on. The future waits until these have ended.
     pub(crate) fn stop_taking(&self) -> Drained<AtOnce> {
         self.intake.close();
         let drained = self.slots.close();
@@ -319,14 +319,14 @@ impl WorkerPool {
         drained
     }
 
-    /// Drops what does not listen; the guards return it. It need not be awaited.
+    /// Drops tasks that ignored their cancellation; their guards return them. The future need not be awaited.
     pub(crate) fn abort(&self) -> Drained<AtOnce> {
         self.intake.close();
         self.slots.abort()
     }
 }
 
-/// Whoever is in line when nobody works it off any more returns.
+/// Returns the tasks in line when the task that works it off ends.
 struct Line<'a>(&'a WorkerPool);
 
 impl Drop for Line<'_> {
@@ -336,7 +336,7 @@ impl Drop for Line<'_> {
     }
 }
 
-/// Counts who waits at a gate.
+/// Counts a task that is blocked by a limit.
 struct Gauge(Rc<Shared>);
 
 impl Gauge {

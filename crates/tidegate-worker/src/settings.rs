@@ -52,7 +52,7 @@ pub struct Settings {
     pub cancel_timeout: Duration,
     /// How long the broker may take to confirm the last settlements: 10 s.
     pub settle_timeout: Duration,
-    /// How long it may take to hear that no more is wanted, and to be closed: 5 s each.
+    /// How long the broker may take to stop delivering, and to be closed: 5 s each.
     pub close_timeout: Duration,
 }
 

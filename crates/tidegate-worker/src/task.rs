@@ -1,4 +1,4 @@
-//! A task as the worker knows it, and as a broker carries it. Codecs turn one into the other; nobody else looks into a body.
+//! A task as handlers see it, and its envelope as brokers carry it. Only codecs read the body.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::retry::Backoff;
 
-/// The name of one task, unique for as long as anybody asks for it. Time-ordered where we make it ourselves.
+/// The id of one task. Ids made by [`TaskId::new`] are ordered by time.
 ///
 /// ```
 /// use tidegate_worker::TaskId;
@@ -25,7 +25,7 @@ use crate::retry::Backoff;
 #[serde(from = "Box<str>")]
 pub struct TaskId(Text);
 
-/// Ids are handed on at every step of a task, and are short: those have no memory of their own, so nothing is counted.
+/// Ids are copied at every step of a task and are mostly short. Short ones are stored inline, without a reference count.
 #[derive(Clone)]
 enum Text {
     Short { length: u8, bytes: [u8; SHORT_MAX] },
@@ -36,7 +36,7 @@ enum Text {
 const SHORT_MAX: usize = 38;
 
 impl TaskId {
-    /// A new one; later ids sort behind earlier ones.
+    /// Returns a new id; later ids sort behind earlier ones.
     #[expect(clippy::new_without_default, reason = "two defaults that differ would surprise")]
     pub fn new() -> TaskId {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
@@ -123,29 +123,29 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// What a broker stores and hands out: where it goes, when, and a body it does not read.
+/// What a broker stores and delivers: the queue, the times, and a body that it does not read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
-    /// Which task this is.
+    /// The task's id.
     pub id: TaskId,
-    /// Where it waits.
+    /// The queue it waits in.
     pub queue: String,
     /// 0 to 9, higher first; equal ones in the order they were published.
     pub priority: u8,
     /// Not before this instant.
     pub eta: Option<Timestamp>,
-    /// Not after this instant: what is still waiting then is dropped, and counted as expired.
+    /// Not after this instant: a task that still waits then is dropped and counted as expired.
     pub expires: Option<Timestamp>,
     /// At most one task with this key at a time.
     pub unique: Option<Unique>,
     /// Properties beside the body, as Celery's protocol needs them.
     pub headers: BTreeMap<String, Value>,
-    /// The task itself, in its codec's form.
+    /// The task itself, in the format of its codec.
     pub body: Vec<u8>,
 }
 
 impl Envelope {
-    /// One for `queue` with this body, a new id and nothing special asked for.
+    /// Returns an envelope for `queue` with this body, a new id and default options.
     ///
     /// ```
     /// let envelope = tidegate_worker::Envelope::new("mail", b"{}".to_vec());
@@ -168,13 +168,13 @@ impl Envelope {
         }
     }
 
-    /// One that carries `task` under the task's own id.
+    /// Returns an envelope that carries `task` under the task's own id.
     pub fn of(task: &Task, queue: &str, body: Vec<u8>) -> Envelope {
         Envelope::with(task.id.clone(), queue, body)
     }
 }
 
-/// One task a key: a second publish with the same key is answered with the first one's id, until the first has left the queue
+/// One task per key: a second publish with the same key is answered with the first one's id, until the first has left the queue
 /// (done, dead, dropped) or `hold` is over, whichever comes first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unique {
@@ -201,18 +201,18 @@ pub struct Task {
     pub kwargs: Map<String, Value>,
     /// How often it was tried and failed before.
     pub retries: u32,
-    /// After this long the handler is told to come to an end.
+    /// Soft time limit: after this long the handler is asked to end.
     pub soft_limit: Option<Duration>,
-    /// After this long it is ended.
+    /// Hard time limit: after this long the run is ended.
     pub hard_limit: Option<Duration>,
-    /// How often it is tried again if it fails, where it says so itself.
+    /// Its own number of retries, if it states one.
     pub retries_max: Option<u32>,
-    /// And when.
+    /// Its own back-off, if it states one.
     pub backoff: Option<Backoff>,
 }
 
 impl Task {
-    /// One of this name with a new id and no arguments.
+    /// Returns a task of this name with a new id and no arguments.
     pub fn new(name: &str) -> Task {
         Task {
             id: TaskId::new(),
@@ -227,13 +227,13 @@ impl Task {
         }
     }
 
-    /// With one more argument by position.
+    /// Adds an argument by position.
     pub fn arg(mut self, value: impl Into<Value>) -> Task {
         self.args.push(value.into());
         self
     }
 
-    /// With an argument by name.
+    /// Adds an argument by name.
     pub fn kwarg(mut self, name: &str, value: impl Into<Value>) -> Task {
         self.kwargs.insert(name.to_owned(), value.into());
         self

@@ -247,7 +247,7 @@ fn a_task_that_killed_its_workers_is_given_up_without_another_run() {
             broker.lose_leases();
         }
         let result = yard.result(&id).await;
-        assert_eq!(result.error.unwrap().message, "what ran it died 2 times, the limit is 2");
+        assert_eq!(result.error.unwrap().message, "its process crashed 2 times, the limit is 2");
         yard.stop(Stop::Warm).await;
     });
 }
