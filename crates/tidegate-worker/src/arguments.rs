@@ -69,7 +69,7 @@ impl Arguments {
         serde_json::from_value(Value::Null).map_err(|_| format!("argument {place} is missing"))
     }
 
-    /// What is left over was meant for somebody.
+    /// Refuses arguments that were not taken, because the caller meant them to have an effect.
     pub(crate) fn finish(mut self) -> Result<(), String> {
         if self.positional.next().is_some() {
             return Err(format!("{} arguments were given, {} are taken", self.given, self.taken));

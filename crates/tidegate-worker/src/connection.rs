@@ -154,7 +154,7 @@ impl Connection {
                     self.count_error("settle", &error);
                     return failure.set(error);
                 }
-                // A full disk too: somebody may make room, and until then nothing is lost.
+                // Also on a full disk: a person may make room, and until then nothing is lost.
                 Err(error) => {
                     self.count_error("settle", &error);
                     self.back_off(&mut errors).await;
@@ -224,7 +224,7 @@ impl Connection {
         sleep(delay).await;
     }
 
-    /// No further deliveries. Revokes and losses are still heard, and settling goes on.
+    /// Stops deliveries. Revokes and losses still arrive, and settling goes on.
     pub(crate) async fn stop_receiving(&self) -> Result<(), BrokerError> {
         self.stopping.set(true);
         self.consumer.stop().await

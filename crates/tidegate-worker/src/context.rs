@@ -9,7 +9,7 @@ use tidegate_loop::{LoopHandle, sleep_until};
 use crate::task::{Task, TaskId};
 
 /// The run a handler is in: which task, which try, how much time is left, whether it should come to an end. Take it as a
-/// parameter of the handler, at any place; it is no argument of the task's.
+/// parameter of the handler, at any place; it is not an argument of the task.
 ///
 /// ```
 /// use tidegate_worker::{HandlerError, Handlers, TaskContext};
@@ -40,7 +40,7 @@ struct Shared {
     retries: u32,
     soft_at: Option<Instant>,
     hard_at: Option<Instant>,
-    /// Somebody wants the run to end: a stop of the worker, a revoke, a limit that was passed.
+    /// The run was asked to end: by a stop of the worker, a revoke, or a time limit.
     stop: AtomicBool,
 }
 

@@ -141,7 +141,7 @@ impl Mode for Coroutines {
     }
 }
 
-/// After which a run is told to end, and is ended.
+/// The soft and the hard time limit of a run.
 #[derive(Clone, Copy)]
 struct Limits {
     soft: Option<Duration>,
@@ -172,7 +172,7 @@ struct Called {
 }
 
 impl Called {
-    /// A run that waits: until it ends, or somebody or something ends it.
+    /// A run that waits. It ends by itself, by a stop signal, or by a time limit.
     async fn watched(self) -> Outcome {
         let Called { mut call, context, limits, stop, ended, _running } = self;
         let soft_at = context.soft_deadline();

@@ -1,4 +1,4 @@
-//! What every broker of ours refuses, in the same words.
+//! Checks that all brokers make, with the same messages.
 
 use crate::broker::BrokerError;
 use crate::task::Envelope;
@@ -6,10 +6,10 @@ use crate::task::Envelope;
 /// The highest priority.
 pub(crate) const PRIORITY_MAX: u8 = 9;
 
-/// Longer names of queues and ids are somebody's mistake; RabbitMQ takes no more either.
+/// Longest name of a queue or id. Longer ones are mistakes, and RabbitMQ's limit is the same.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Bodies above this are refused unless the broker was told otherwise: 16 MiB.
+/// Default limit for bodies: 16 MiB.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// Refuses the whole batch for the first envelope that can't be stored.

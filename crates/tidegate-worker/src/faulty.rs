@@ -2,7 +2,7 @@
 //!
 //! It wraps another broker. Every operation is a step; by chance a step takes long, fails before anything was done, fails
 //! although everything was done, or costs every consumer its leases. At a chosen step the process that uses it dies: from then on
-//! nothing it asks is ever answered, and [`Faulty::crashed`] tells the test to drop it.
+//! nothing it asks is ever answered, and [`Faulty::crashed`] asks the test to drop it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -97,7 +97,7 @@ impl Faults {
         self.stay_dead().await;
     }
 
-    /// The dead do not hear answers.
+    /// Never returns after the planned crash: a dead process receives no answers.
     async fn stay_dead(&self) {
         if self.dead.get() {
             pending::<()>().await;
@@ -134,7 +134,7 @@ impl Faulty {
         Faulty { inner, faults: Rc::new(faults) }
     }
 
-    /// Waits for the planned crash; whoever uses this broker must be dropped then, as a process that was killed.
+    /// Waits for the planned crash. Everything that uses this broker must be dropped then, as if the process was killed.
     ///
     /// # Cancel safety
     /// Nothing is lost: the next call sees the same.

@@ -1,5 +1,5 @@
-//! Hashing for maps whose keys are ours, or few, or counted by the broker: nobody outside can fill them with keys that
-//! collide, so the standard hasher's defence would be paid for nothing, several times a task.
+//! Hashing for maps whose keys are made here, or few, or numbered by the broker. No outsider can fill them with colliding
+//! keys, so the standard hasher's protection is not needed; it would cost several hashes per task.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};

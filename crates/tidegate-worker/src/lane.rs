@@ -217,7 +217,7 @@ fn log(info: &TaskInfo, outcome: &Outcome, took: Duration) {
         }
         Outcome::Cancelled => tracing::info!(task.id = %id, task.name = %name, ms, "ended by the stop"),
         Outcome::Revoked => tracing::info!(task.id = %id, task.name = %name, ms, "revoked while it ran"),
-        // Logged when they are given up, or nothing to log.
+        // Logged elsewhere, or not worth a line.
         Outcome::Rejected { .. } | Outcome::Expired | Outcome::Poisoned { .. } => {}
     }
 }

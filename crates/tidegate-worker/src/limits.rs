@@ -1,4 +1,4 @@
-//! Queues and tasks bound to gates: who waits for a limit holds no slot.
+//! Queues and tasks bound to gates: a task that waits for a limit holds no slot.
 
 use std::collections::HashMap;
 

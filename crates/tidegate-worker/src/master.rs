@@ -414,13 +414,11 @@ impl Rooms {
         let cancelled = control.phase() == Phase::Cancelling;
         if cancelled {
             let told = control.shared.hands.stop(true);
-            tracing::info!(told, limit = ?settings.cancel_timeout, "what still runs is told to end");
+            tracing::info!(told, limit = ?settings.cancel_timeout, "cancelling running tasks");
             let idle = timeout(settings.cancel_timeout, drained.as_mut()).await.is_ok();
             self.stop_mode(settings).await;
             if !idle {
-                tracing::error!(
-                    "some runs did not end though they were told to; they are given up and their tasks return"
-                );
+                tracing::error!("some tasks ignored their cancellation; they are abandoned and return to their queues");
                 pool.abort().await;
             }
             control.on(if idle { Event::Idle } else { Event::Late });

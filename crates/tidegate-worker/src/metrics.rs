@@ -105,7 +105,7 @@ impl Counters {
         }
         text.counter("tasks_retried_total", "Tasks sent back for another try.", self.retried.get());
         text.counter("tasks_returned_total", "Tasks returned to their queues uncounted.", self.returned.get());
-        text.counter("tasks_dead_total", "Tasks given up and kept as dead letters.", self.dead.get());
+        text.counter("tasks_dead_total", "Tasks kept as dead letters.", self.dead.get());
         text.counter(
             "tasks_lost_total",
             "Settlements that came too late: another worker has the task.",

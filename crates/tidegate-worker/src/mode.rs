@@ -79,7 +79,7 @@ pub struct Figure {
 pub struct Job {
     /// What to run.
     pub task: Task,
-    /// After this long the handler is told.
+    /// Soft time limit: after this long the handler is asked to end.
     pub soft_limit: Option<Duration>,
     /// After this long it is ended.
     pub hard_limit: Option<Duration>,

@@ -23,7 +23,7 @@ pub enum Phase {
     Running,
     /// Nothing is received or begun any more; what runs may finish.
     Draining,
-    /// What still runs has been told to end.
+    /// Running tasks have been cancelled.
     Cancelling,
     /// Nothing runs; the last settlements are being written.
     Settling,

@@ -18,9 +18,9 @@ pub struct Policy {
     pub retries_max: u32,
     /// When.
     pub backoff: Backoff,
-    /// With how many crashes a task is given up as poison: its child or its worker died with it. At least one.
+    /// A task is dead-lettered after its child or worker has crashed this many times with it. At least one.
     pub crashes_max: u32,
-    /// After this long the handler is told, unless the task says otherwise.
+    /// Soft time limit, unless the task states its own.
     pub soft_limit: Option<Duration>,
     /// After this long it is ended, unless the task says otherwise.
     pub hard_limit: Option<Duration>,

@@ -48,7 +48,7 @@ pub struct Settings {
     pub start_timeout: Duration,
     /// How long running tasks may go on after a warm stop was asked for: 30 s.
     pub warm_timeout: Duration,
-    /// How long they may take to end once they are told to: 10 s.
+    /// How long running tasks may take to end once they are cancelled: 10 s.
     pub cancel_timeout: Duration,
     /// How long the broker may take to confirm the last settlements: 10 s.
     pub settle_timeout: Duration,

@@ -330,7 +330,7 @@ impl Drop for ComesBack {
     }
 }
 
-/// How a thread's run ends, agreed upon between the thread and the loop: whoever is second cleans up.
+/// How a thread's run ends. Thread and loop both change `state`; the second of them cleans up.
 struct Ending {
     state: AtomicUsize,
     abandoned: Arc<AtomicUsize>,

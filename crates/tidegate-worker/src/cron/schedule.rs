@@ -62,7 +62,7 @@ impl FromStr for Schedule {
         }
         let cron = words[..fields].join(" ").parse().map_err(|error: CronError| wrong(format!("is wrong: {error}")))?;
         let zone = words.get(fields).map_or(Ok(TimeZone::UTC), |zone| {
-            TimeZone::get(zone).map_err(|_| wrong(format!("names a time zone nobody knows: {zone}")))
+            TimeZone::get(zone).map_err(|_| wrong(format!("names an unknown time zone: {zone}")))
         })?;
         let (task, rest) = split_word(what);
         if task.is_empty() {
@@ -110,7 +110,7 @@ mod tests {
             assert!(complaint(text).contains("is not of the form"), "{text}");
         }
         assert!(complaint("a: 61 * * * * => x").ends_with("is wrong: the minute '61' is not in 0 to 59"));
-        assert!(complaint("a: @daily Mars/Olympus => x").contains("nobody knows: Mars/Olympus"));
+        assert!(complaint("a: @daily Mars/Olympus => x").contains("unknown time zone: Mars/Olympus"));
         assert!(complaint("a: @daily => x 7").contains("no JSON array or object: 7"));
     }
 }

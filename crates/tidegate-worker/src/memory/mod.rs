@@ -25,7 +25,7 @@ use crate::task::{Envelope, TaskId};
 use consumer::MemoryConsumer;
 use store::{ConsumerId, Store};
 
-/// How the queues behave where nobody says otherwise.
+/// The options of the queues.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
@@ -53,7 +53,7 @@ impl Default for Options {
 struct Shared {
     store: RefCell<Store>,
     clock: LoopClock,
-    /// Something happened that a consumer or somebody who waits for a result may want to see.
+    /// Set when something changed that consumers or waits for results may depend on.
     changed: Event,
 }
 
@@ -62,7 +62,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Waits until somebody changes something, or until that instant.
+    /// Waits for a change, or until that instant.
     async fn change(&self, until: Option<Timestamp>) {
         match until {
             None => self.changed.wait().await,
@@ -126,8 +126,8 @@ impl MemoryBroker {
         MemoryBroker::of(Rc::clone(&self.shared))
     }
 
-    /// As if every consumer had lost its connection: what they have goes to whoever is next, and they are told. For tests of
-    /// what must survive that.
+    /// Acts as if every consumer had lost its connection: their tasks go to the next consumer, and they are notified. For tests
+    /// of what must survive that.
     pub fn lose_leases(&self) {
         self.shared.store.borrow_mut().lose_leases();
         self.shared.changed.notify_all();
@@ -149,7 +149,7 @@ impl MemoryBroker {
         Box::pin(std::future::ready(outcome))
     }
 
-    /// The same, and tells everybody who waits.
+    /// The same, and wakes everything that waits for a change.
     fn act<'a, T: 'a>(
         &'a self,
         act: impl FnOnce(&mut Store, Timestamp) -> Result<T, BrokerError>,

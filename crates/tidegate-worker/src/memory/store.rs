@@ -178,7 +178,7 @@ impl Store {
         }
     }
 
-    /// As if the connection of every consumer had been lost: what they have goes to whoever is next, and they are told.
+    /// Acts as if every consumer had lost its connection: their tasks go to the next consumer, and they are notified.
     pub(super) fn lose_leases(&mut self) {
         let ids: Vec<ConsumerId> = self.readers.keys().copied().collect();
         for id in ids {
@@ -329,7 +329,7 @@ impl Store {
         }
     }
 
-    /// It will never be heard of again; nobody knows yet, as with a process that died.
+    /// Stops the renewals of a consumer, as if its process had died; its lease will expire.
     pub(super) fn abandon(&mut self, id: ConsumerId, now: Timestamp) {
         let until = later(now, self.options.lease);
         if let Some(reader) = self.readers.get_mut(&id) {

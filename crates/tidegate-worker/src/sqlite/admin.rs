@@ -192,7 +192,7 @@ pub(super) fn dead_drop(connection: &Connection, which: &Selection) -> rusqlite:
     Ok(count)
 }
 
-/// A waiting task is dropped at once; any other is dropped when it comes, or its worker is told.
+/// A waiting task is dropped at once. A running one's worker is notified; one that is published later is dropped then.
 pub(super) fn revoke(
     connection: &Connection,
     id: &TaskId,

@@ -1,5 +1,6 @@
-//! The doorbell: a file beside the database. Whoever has committed something that others may wait for writes one byte to it;
-//! waiting processes watch it with inotify. It is never opened through a symbolic link: the byte would go elsewhere. Watching the write-ahead log itself would ring before the commit can be seen.
+//! The doorbell: a file beside the database. A process that has committed something that others may wait for writes one byte
+//! to it; waiting processes watch it with inotify. It is never opened through a symbolic link, because the byte would go to
+//! another file. Watching the write-ahead log itself would wake them before the commit is visible.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +39,7 @@ impl Bell {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Begins to listen; from now on `fd` is readable when somebody rings.
+    /// Begins to watch; from now on `fd` is readable when the bell is rung.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if !self.watching {
             add_watch(&self.inotify, &self.path, WatchFlags::MODIFY)?;
@@ -57,7 +58,7 @@ impl Bell {
         while matches!(rustix::io::read(&self.inotify, &mut buffer[..]), Ok(count) if count > 0) {}
     }
 
-    /// Somebody may have deleted the file: listeners of the old one would never hear those who ring a new one.
+    /// Replaces the watch if the file was deleted: a watch of the old file would miss the rings of a new one.
     pub(super) fn mend(&mut self) {
         let same = |ours: std::fs::Metadata| {
             std::fs::metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
@@ -77,7 +78,7 @@ impl Bell {
         }
     }
 
-    /// Runs `act` while nobody else has this lock; `None` if somebody has.
+    /// Runs `act` with this lock; returns `None` if another process has it.
     pub(super) fn try_locked<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive).ok()?;
         let done = act();

@@ -17,7 +17,7 @@ use super::rows::{self, Columns};
 /// A claim is cut off behind this many bytes of bodies: a thousand large ones would not fit into memory.
 const CLAIM_BYTES_MAX: usize = 8 << 20;
 
-/// At most this many become due in one transaction, so that a flood of them does not hold up everybody else.
+/// At most this many become due in one transaction, so that many due tasks do not delay other operations.
 const DUE_MAX: i64 = 2_000;
 
 /// At most about this many rows are quarantined in one claim, for the same reason.

@@ -1,4 +1,4 @@
-//! A consumer's side on the loop: takes what it is fed, and passes on what it is told.
+//! A consumer on its loop: hands out the deliveries that the engine feeds it, and sends settlements to the engine.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

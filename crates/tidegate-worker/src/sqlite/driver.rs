@@ -15,7 +15,7 @@ use super::engine::{Closing, Engine, Failure, Next, Now};
 use super::inbox::Inbox;
 use super::oneshot::{Answer, oneshot};
 
-/// Given to others between two transactions while they write too: without it whoever has the lock tends to keep it.
+/// Pause between two transactions while other processes write too. Without it the process with the lock tends to keep it.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(150);
 
 /// Starts the thread; comes back when the file is open, or is known not to open.
@@ -58,7 +58,7 @@ fn run(options: super::Options, inbox: &Inbox, failure: Failure, opened: Answer<
 }
 
 fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
-    // Our own rings are heard too; they must not cost a turn.
+    // The process's own rings arrive here too; they must not cause another turn.
     engine.file.bell.drain();
     if next.within == Some(Duration::ZERO) || next.yield_to_others || !inbox.fall_asleep() {
         return;
@@ -69,7 +69,7 @@ fn sleep(engine: &Engine, inbox: &Inbox, next: &Next) {
     });
     let bell = engine.file.bell.fd();
     let mut fds = [PollFd::from_borrowed_fd(inbox.fd(), PollFlags::IN), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
-    // Nobody waits for what others do: only the own line counts.
+    // Nothing depends on other processes, so only the own inbox is watched.
     let count = if next.within.is_none() { 1 } else { 2 };
     let _ = poll(&mut fds[..count], within.as_ref());
     inbox.awake();

@@ -26,14 +26,14 @@ use super::rows;
 use super::transaction::{self, Outcome};
 use super::waiting::Waiting;
 
-/// How often it is looked whether the file is there, leases ran out, results are over; and the longest anybody waits for a
-/// task whose publisher died before it could ring.
+/// How often the engine checks that the file exists, and looks for expired leases and results. Also the longest delay of a
+/// task whose publisher died before it could ring the bell.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// After this long without a commit the log's room is given back.
 const IDLE_BEFORE_TRUNCATE: Duration = Duration::from_secs(5);
 
-/// After a transaction that failed for nobody's fault the next one waits this long.
+/// Delay of the next transaction after one that failed for a reason outside of the program.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Why the owner of a file gave up, for those who find it gone.
@@ -56,20 +56,20 @@ impl Now {
 pub(super) struct Next {
     /// Come back after this long if nothing rings before; `None`: there is nothing to wait for.
     pub(super) within: Option<Duration>,
-    /// Somebody else writes as well: give them a moment before the next transaction.
+    /// Other processes write as well: pause before the next transaction.
     pub(super) yield_to_others: bool,
-    /// Nothing more is to be done: whoever asked for that is told once the file is closed.
+    /// The engine ends; the caller of `close` is answered once the file is closed.
     pub(super) closing: Option<Closing>,
 }
 
-/// Somebody waits for the end.
+/// A caller of `close` that waits for the end.
 pub(super) struct Closing {
     answer: Answer<()>,
     result: Result<(), BrokerError>,
 }
 
 impl Closing {
-    /// Only when SQLite has let go of the file: whoever hears this may delete it, or make another of the same name.
+    /// Answers only after SQLite has closed the file, because the caller may then delete or replace it.
     pub(super) fn tell(self) {
         self.answer.send(self.result);
     }
@@ -222,7 +222,7 @@ impl Engine {
         Times { now: now.ms(), result_ttl_ms: rows::span_ms(self.options.result_ttl) }
     }
 
-    /// Somebody else has written: are we still who we were, and must something of ours end?
+    /// After a commit of another process: checks that the consumers' rows are still there, and looks for revoked tasks.
     fn look_around(&mut self, now: Now) -> Result<(), BrokerError> {
         let seen = self.look_around_file(now);
         seen.map_err(|error| self.file.place.sqlite(&error))
@@ -319,7 +319,7 @@ impl Engine {
     /// Once a second.
     fn housekeeping(&mut self, now: Now) -> Result<(), BrokerError> {
         self.next_sweep = Some(now.mono + SWEEP_EVERY);
-        // A subscribe that was given up on its way has a reader here and nobody there; its lease must not be renewed.
+        // A dropped subscribe call leaves a reader without a consumer; its lease must not be renewed.
         self.readers.retain(|_, reader| Arc::strong_count(&reader.feed) > 1);
         self.file.check_still_there()?;
         self.file.bell.mend();
@@ -349,7 +349,7 @@ impl Engine {
             tracing::warn!(%error, "the queue could not be worked on; trying again");
         } else {
             tracing::error!(%error, "the queue cannot be used any longer");
-            // Said before the feeds are closed: whoever finds one closed asks why.
+            // Set before the feeds are closed, because a consumer that finds its feed closed reads the reason.
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
             self.readers.values().for_each(|reader| reader.feed.close());
             self.readers.clear();
@@ -383,7 +383,7 @@ impl Engine {
     }
 }
 
-/// Whoever has it is told.
+/// Notifies the consumer that has the task.
 fn tell_revoked(readers: &BTreeMap<ReaderKey, Reader>, id: &str) {
     for reader in readers.values() {
         if let Some(held) = reader.held.values().find(|held| held.id.as_str() == id) {

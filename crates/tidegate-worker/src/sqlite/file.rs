@@ -27,7 +27,7 @@ pub(super) const BALLAST_BYTES: u64 = 12 << 20;
 
 const _: () = assert!(BALLAST_BYTES > FRAMES_BEFORE_RESTART as u64 * 4_096);
 
-/// Longer than most transactions of others, short enough to be fair: the one who waits longest asks as often as the others.
+/// Longer than most transactions of other processes, and short enough to be fair: all waiting processes retry equally often.
 const BUSY_SLEEP_US_MIN: u64 = 100;
 const BUSY_SLEEP_US_MAX: u64 = 500;
 
@@ -140,7 +140,7 @@ impl QueueFile {
         }
     }
 
-    /// Whether somebody else has committed since the last time this was asked.
+    /// Returns `true` if another process has committed since the last call.
     pub(super) fn others_wrote(&mut self) -> Result<bool, BrokerError> {
         let version = self.read_data_version()?;
         Ok(std::mem::replace(&mut self.data_version, version) != version)
@@ -176,7 +176,7 @@ impl QueueFile {
         });
         self.patience_ms.store(self.busy_ms, Ordering::Relaxed);
         match done {
-            // Somebody else is at it, or a reader was in the way: the next commit tries again.
+            // Another process does it, or a reader was in the way: the next commit tries again.
             None | Some(Ok(1)) => {}
             Some(Ok(_)) => self.frames.store(0, Ordering::Relaxed),
             Some(Err(error)) => {

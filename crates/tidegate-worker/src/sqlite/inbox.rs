@@ -1,4 +1,4 @@
-//! The way from the handles to whoever owns the file: a line of operations with a bound, and a wake-up.
+//! The channel from the handles to the thread that owns the file: a bounded queue of operations, and a wake-up.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::op::Op;
 const DRAIN_OPS: usize = 1_000;
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// Room for what was asked and not yet answered, in units of [`UNIT_BYTES`]; beyond it whoever asks waits.
+/// Bound of the operations that are not answered yet, in units of [`UNIT_BYTES`]; further callers wait.
 const ROOM: usize = 4_096;
 const UNIT_BYTES: usize = 16 << 10;
 
@@ -62,7 +62,7 @@ impl Inbox {
     /// Puts it in line, after waiting for room.
     ///
     /// # Cancel safety
-    /// Dropped before it has room nothing was asked; after that it will be done, heard or not.
+    /// If the future is dropped before there is room, nothing was sent; after that the operation is carried out all the same.
     pub(super) async fn push(&self, op: Op) -> Result<(), BrokerError> {
         let units = (1 + op.bytes() / UNIT_BYTES).min(ROOM);
         let room = self.room.acquire_many_owned(units).await.map_err(|_| BrokerError::Closed)?;
@@ -71,7 +71,7 @@ impl Inbox {
 
     /// For what must not wait: it is said while something is dropped.
     pub(super) fn push_now(&self, op: Op) {
-        // Nobody is there to do it, and nothing is left to be done.
+        // A closed inbox means that the engine has ended, so nothing is left to do.
         let _ = self.put(Parcel { op, room: None });
     }
 

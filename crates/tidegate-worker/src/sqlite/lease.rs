@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 /// The clocks of one machine drift apart by far less than this between two looks.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// Compares the wall clock, by which leases are written down, with the monotonic one, which nobody sets. A suspended machine
+/// Compares the wall clock, by which leases are stored, with the monotonic clock, which is never set. A suspended machine
 /// shows as a jump too: the monotonic clock stands still meanwhile.
 #[derive(Debug)]
 pub(super) struct ClockGuard {
     last: Option<(i64, Instant)>,
-    /// After a jump nobody is expired before this, so that the living can renew first.
+    /// After a jump no lease expires before this instant, so that live consumers can renew first.
     quiet_until: Option<Instant>,
 }
 

@@ -62,7 +62,7 @@ use op::{Admin, Feed, Op, Write};
 pub struct Options {
     /// The file; it is made if it is not there, its directory is not.
     pub path: PathBuf,
-    /// How long a worker that was not heard of keeps its tasks. Renewed every third of it.
+    /// How long a worker keeps its tasks without a renewal. It renews every third of it.
     pub lease: Duration,
     /// Publishes are on the disk before they are answered. Without this a power cut may lose the last of them; `kill -9`
     /// never does.
@@ -75,7 +75,7 @@ pub struct Options {
     pub revoke_memory: Duration,
     /// Larger bodies are refused.
     pub body_bytes_max: usize,
-    /// The size of the file that is given up when the disk is full, so that what is done can still be settled; 0: none.
+    /// The size of a reserve file that is deleted when the disk is full, so that finished tasks can still be settled; 0: none.
     pub ballast_bytes: u64,
 }
 
@@ -203,8 +203,8 @@ impl SqliteBroker {
         SqliteBroker::open_at(self.handle.options.clone(), self.clock.clone()).await
     }
 
-    /// Where queues are kept if nobody says: `$XDG_DATA_HOME/tidegate/queue.db`, below `~/.local/share` without it. `None`
-    /// without a home.
+    /// Returns the default path: `$XDG_DATA_HOME/tidegate/queue.db`, below `~/.local/share` without that variable. `None`
+    /// without a home directory.
     pub fn default_path() -> Option<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
@@ -246,8 +246,8 @@ impl SqliteBroker {
             .await
     }
 
-    /// Lets every worker's lease run out at once: what they have returns to the queues, counted as crashes, and those that
-    /// still live are told. For when workers are known to be gone; says how many tasks returned.
+    /// Expires the lease of every worker at once: their tasks return to the queues, counted as crashes, and workers that are
+    /// still alive are notified. For use when the workers are known to be gone. Returns how many tasks returned.
     ///
     /// # Cancel safety
     /// Dropped, it still happens.

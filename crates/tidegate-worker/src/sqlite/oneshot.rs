@@ -39,7 +39,7 @@ pub(super) struct Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// Whoever asked has gone.
+    /// Returns `true` if the receiver was dropped.
     pub(super) fn is_unwanted(&self) -> bool {
         Arc::strong_count(&self.slot) == 1
     }

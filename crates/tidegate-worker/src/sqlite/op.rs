@@ -1,4 +1,4 @@
-//! What the handles ask of whoever owns the file.
+//! The operations that handles send to the thread that owns the file.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) type ReaderKey = u32;
 /// What a consumer's side of the loop is given, a batch at a time. Closed when there will be no more.
 pub(super) type Feed = Queue<Vec<Incoming>>;
 
-/// Runs outside of any write transaction, at this time; or is told why not.
+/// Runs outside of any write transaction with the time as its argument, or gets the reason why it cannot run.
 pub(super) type Read = Box<dyn FnOnce(Result<(&Connection, i64), BrokerError>) + Send>;
 
 pub(super) enum Op {

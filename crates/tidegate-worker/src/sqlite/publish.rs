@@ -76,7 +76,7 @@ pub(super) fn publish(
     Ok(published)
 }
 
-/// Whose key it has, if that is somebody's.
+/// Returns the task that holds the envelope's unique key, if there is one.
 fn duplicate(connection: &Connection, envelope: &Envelope, now: i64) -> rusqlite::Result<Option<TaskId>> {
     let Some(unique) = &envelope.unique else { return Ok(None) };
     connection

@@ -30,7 +30,7 @@ impl Reader {
         !self.stopped && self.held.len() < self.what.prefetch
     }
 
-    /// Its lease is gone: what it had is somebody else's, and it goes on under another id.
+    /// Handles a lost lease: its tasks belong to other consumers now, and it goes on under a new id.
     pub(super) fn lost(&mut self, owner: i64) {
         let mut lost: Vec<u64> = self.held.drain().map(|(number, _)| number).collect();
         lost.sort_unstable();

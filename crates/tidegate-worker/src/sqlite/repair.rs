@@ -232,7 +232,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Keys, revokes and results are not tasks: what cannot be read goes, except a result that somebody may wait for.
+    /// Keys, revokes and results are not tasks: rows that cannot be read are deleted, except results, which a caller may wait for.
     fn records(&mut self) -> rusqlite::Result<()> {
         for table in ["uniq", "revoked"] {
             let bad = rules::broken(table);

@@ -221,8 +221,8 @@ fn constrain(connection: &Connection) -> rusqlite::Result<()> {
     exchanged
 }
 
-/// Brings the database to the newest version; refuses what is not ours, or newer than we are. Each step is one transaction:
-/// whoever is interrupted finds the old version, whole.
+/// Brings the database to the newest version. Refuses a file of another program or of a newer version. Each step is one
+/// transaction, so an interrupted migration leaves the old version intact.
 pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[Step]) -> Result<(), BrokerError> {
     let newest = steps.len() as i64;
     loop {
@@ -257,7 +257,7 @@ pub(super) fn migrate(connection: &mut Connection, place: &Place, steps: &[Step]
     }
 }
 
-/// An empty database is anybody's; any other must carry our mark.
+/// Refuses a database of another program: unless it is empty, it must carry tidegate's application id.
 pub(super) fn check_owner(connection: &Connection, place: &Place) -> Result<(), BrokerError> {
     let read = |sql: &str| -> Result<i64, BrokerError> {
         connection.query_row(sql, [], |row| row.get(0)).map_err(|error| place.sqlite(&error))

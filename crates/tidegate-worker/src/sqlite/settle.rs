@@ -8,7 +8,7 @@ use crate::broker::{Settled, Settlement, TaskState, Verdict};
 use super::claim::{self, Held};
 use super::rows;
 
-/// Settles one delivery of this consumer. The row in `running` decides: without it somebody else has the task, and nothing is
+/// Settles one delivery of this consumer. The row in `running` decides: without it another consumer has the task, and nothing is
 /// changed. Rows that another program put where the task goes now are replaced: a settlement never fails because of them.
 pub(super) fn settle(
     connection: &Connection,

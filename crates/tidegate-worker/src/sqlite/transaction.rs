@@ -25,7 +25,7 @@ use super::settle::settle;
 pub(super) struct Outcome {
     /// Others may want to look.
     pub(super) ring: bool,
-    /// Somebody may have waited for one of these.
+    /// A caller may be waiting for one of the written results.
     pub(super) results: bool,
     /// There is more to do at once.
     pub(super) again: bool,
@@ -50,7 +50,7 @@ pub(super) struct Answers {
     /// Readers whose lease is gone, with their new ids.
     lost: Vec<(ReaderKey, i64)>,
     claimed: Vec<(ReaderKey, Claimed)>,
-    /// Settled by whom, how many: room for the next claim.
+    /// Number of settlements per reader: room for its next claim.
     freed: HashMap<ReaderKey, usize>,
     /// Readers that had something settled that was no longer theirs.
     suspects: Vec<ReaderKey>,
@@ -125,7 +125,7 @@ fn contained<T>(
 }
 
 /// Renews the leases that are due, and finds those that are gone. That is asked in the transaction, of every reader: another
-/// process may have let a lease run out since the last look, and what is claimed for a consumer that is no more belongs to nobody.
+/// process may have let a lease run out since the last look, and a task claimed for a consumer without a row would be lost.
 fn renew(engine: &Engine, now: Now, answers: &mut Answers) -> rusqlite::Result<()> {
     let lease_ms = span_ms(engine.options.lease);
     let connection = &engine.file.connection;
@@ -267,7 +267,7 @@ fn claim_all(
     Ok(())
 }
 
-/// After the commit: memory follows, then everybody is answered.
+/// After the commit: updates the state in memory, then answers all callers.
 pub(super) fn answer(engine: &mut Engine, writes: Vec<Write>, answers: Answers, now: Now) {
     let lease = engine.options.lease;
     for key in answers.renewed {

@@ -1,4 +1,4 @@
-//! Those who wait for results.
+//! Callers that wait for results.
 
 use crate::broker::{BrokerError, TaskResult};
 use crate::task::TaskId;
@@ -10,7 +10,7 @@ use super::rows;
 #[derive(Default)]
 pub(super) struct Waiting {
     all: Vec<(TaskId, Answer<TaskResult>)>,
-    /// Somebody came who has not been looked after yet.
+    /// A caller was added whose result has not been looked up yet.
     new: bool,
 }
 
@@ -28,7 +28,7 @@ impl Waiting {
         self.all.is_empty()
     }
 
-    /// Answers everybody whose result is there.
+    /// Answers all callers whose result is there.
     pub(super) fn look(&mut self, file: &QueueFile, now: i64) -> Result<(), BrokerError> {
         self.new = false;
         for (id, answer) in std::mem::take(&mut self.all) {
