@@ -1,4 +1,4 @@
-//! What can go wrong with a request, by what the caller can do about it.
+//! The error of a request or a body, with a variant for each reaction of the caller.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::tls::TlsFault;
 
-/// Why a request has no response, or a body no end. Every message names the host and never what must not be logged: no
-/// user name or password of a URL, no header's value.
+/// The error of a request or of reading a body. Messages name the host; they never contain a URL's user name or password,
+/// or a header's value.
 ///
 /// ```
 /// use tidegate_http::{Client, Error};
@@ -23,7 +23,7 @@ use crate::tls::TlsFault;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Correct the URL.
+    /// The URL cannot be requested.
     #[non_exhaustive]
     BadUrl {
         /// The URL, without user name and password.
@@ -31,26 +31,26 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// No address is known for the name: it is misspelt, or the name server is out of reach.
+    /// No address was found for the name: it is misspelt, or the name server cannot be reached.
     #[non_exhaustive]
     Resolve {
         /// The name that was looked up.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nobody answers at the address: nothing was sent, any request may be tried again.
+    /// The connection was not established. Nothing was sent, so any request may be tried again.
     #[non_exhaustive]
     Connect {
-        /// Host and port that were tried, the proxy's where there is one.
+        /// Host and port that were tried, the proxy's if there is one.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A limit of [`Timeouts`](crate::Timeouts) ran out.
+    /// A limit of [`Timeouts`](crate::Timeouts) expired.
     #[non_exhaustive]
     Timeout {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// Which of the limits.
         which: Wait,
@@ -60,33 +60,33 @@ pub enum Error {
     /// The peer's certificate or its TLS cannot be trusted.
     #[non_exhaustive]
     Tls {
-        /// Whom the certificate should have been for.
+        /// The host that the certificate should have been for.
         host: String,
         /// What is wrong.
         fault: TlsFault,
     },
-    /// The proxy refused, or what the environment says of it cannot be used.
+    /// The proxy refused the request, or its setting in the environment cannot be used.
     #[non_exhaustive]
     Proxy {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// The proxy, without user name and password.
         proxy: String,
-        /// What it said.
+        /// The proxy's answer, or what is wrong with the setting.
         reason: String,
     },
-    /// The peer closed the connection before it had answered. The request may have been carried out.
+    /// The peer closed the connection before it answered. It may have carried out the request.
     #[non_exhaustive]
     Closed {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// How the connection ended.
         reason: String,
     },
-    /// The peer does not speak HTTP as it should, or the request cannot be put on the wire.
+    /// The peer does not follow the HTTP protocol, or the request cannot be sent in it.
     #[non_exhaustive]
     Protocol {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// What is wrong.
         reason: String,
@@ -94,7 +94,7 @@ pub enum Error {
     /// A body broke off: the connection was lost, its compression is damaged, or its source failed.
     #[non_exhaustive]
     Body {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// What happened.
         reason: String,
@@ -102,7 +102,7 @@ pub enum Error {
     /// A body is larger than its reader allows; see [`Body::bytes_up_to`](crate::Body::bytes_up_to).
     #[non_exhaustive]
     TooLarge {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
         /// The limit in bytes.
         limit: u64,
@@ -110,20 +110,20 @@ pub enum Error {
     /// A body is not the JSON that was expected.
     #[non_exhaustive]
     Json {
-        /// Whom the request was for.
+        /// The host of the request.
         host: String,
-        /// What the parser said.
+        /// The parser's error.
         reason: String,
     },
-    /// A redirection cannot be followed; only when [`redirects`](crate::ClientBuilder::redirects) are on.
+    /// A redirection cannot be followed; only with [`redirects`](crate::ClientBuilder::redirects).
     #[non_exhaustive]
     Redirect {
-        /// Who redirected.
+        /// The host that redirected.
         host: String,
         /// Why it was not followed.
         reason: String,
     },
-    /// The client cannot be set up as it was told: a certificate file is missing or empty.
+    /// The client or server cannot be set up: a certificate file is missing or empty.
     #[non_exhaustive]
     Setup {
         /// What cannot be used.
@@ -133,7 +133,7 @@ pub enum Error {
     },
 }
 
-/// Which limit ran out.
+/// The time-out that expired.
 ///
 /// ```
 /// assert_eq!(tidegate_http::Wait::Read.to_string(), "read");
@@ -141,11 +141,11 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// For a connection: looking up the name, connecting, the proxy, TLS.
+    /// The time-out for a connection: name lookup, connecting, the proxy, TLS.
     Connect,
-    /// For anything to move on the connection.
+    /// The time-out for the next byte on the connection.
     Read,
-    /// For the whole, from the call to the end of the body.
+    /// The time-out for the whole request, from the call to the end of the body.
     Total,
 }
 
@@ -160,7 +160,7 @@ impl fmt::Display for Wait {
 }
 
 impl Error {
-    /// The host it is about, if it came as far as a host.
+    /// The host of the request, if the error is about one.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -185,7 +185,7 @@ impl Error {
         }
     }
 
-    /// Whether nothing of the request can have reached the server, so that repeating it repeats nothing.
+    /// Whether nothing of the request can have reached the server, so that it is safe to repeat.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -212,19 +212,19 @@ impl fmt::Display for Error {
             Error::BadUrl { url, reason } => write!(f, "{url} cannot be requested: {reason}"),
             Error::Resolve { host, source } => write!(f, "no address found for {host}: {source}"),
             Error::Connect { address, source } => {
-                // The loop's own errors begin with the address, too.
+                // The loop's errors begin with the address too.
                 let (source, begins) = (source.to_string(), format!("cannot connect to {address}: "));
                 write!(f, "{begins}{}", source.strip_prefix(&begins).unwrap_or(&source))
             }
             Error::Timeout { host, which, after } => match which {
                 Wait::Connect => write!(f, "{host}: no connection within {after:?} (connect time-out)"),
-                Wait::Read => write!(f, "{host}: nothing moved for {after:?} (read time-out)"),
+                Wait::Read => write!(f, "{host}: nothing sent or received for {after:?} (read time-out)"),
                 Wait::Total => write!(f, "{host}: not done within {after:?} (total time-out)"),
             },
             Error::Tls { host, fault } => write!(f, "{host} cannot be trusted: {fault}"),
-            Error::Proxy { host, proxy, reason } => write!(f, "{host} by way of the proxy {proxy}: {reason}"),
+            Error::Proxy { host, proxy, reason } => write!(f, "{host} through the proxy {proxy}: {reason}"),
             Error::Closed { host, reason } => {
-                write!(f, "{host} closed the connection before it had answered: {reason}")
+                write!(f, "{host} closed the connection before it answered: {reason}")
             }
             Error::Protocol { host, reason } => write!(f, "{host}: {reason}"),
             Error::Body { host, reason } => write!(f, "{host}: the body broke off: {reason}"),
@@ -247,7 +247,7 @@ impl StdError for Error {
     }
 }
 
-/// An error with its causes, which hyper keeps apart.
+/// Returns an error's message with those of its causes, which hyper's messages leave out.
 pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! HTTP/1.1 on tidegate's loop, without another runtime: a [`Client`] that keeps its connections, axum's `Router`
-//! [served](serve), TLS by rustls under both, and hyper's runtime traits ([`rt`]) for those who want hyper itself.
+//! HTTP/1.1 on tidegate's loop, without another runtime: a [`Client`] that keeps its connections, a [server](serve) for
+//! axum's `Router`, TLS by rustls under both, and hyper's runtime traits ([`rt`]) for programs that use hyper directly.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -21,25 +21,26 @@
 //! .unwrap();
 //! ```
 //!
-//! Called by whatever speaks to an LLM API and by whatever has a page to show. It leaves out HTTP/2, upgrades
-//! (WebSockets), cookies and caching.
+//! Used by the crates that call LLM APIs and by those that serve web pages. HTTP/2, upgrades (WebSockets), cookies and
+//! caching are left out.
 //!
-//! # What comes with it
-//! hyper needs tokio's channels (its `sync` feature) and axum needs tower; neither needs a tokio runtime, and none is
-//! started. What of axum does want one (`axum::serve`, `Sse::keep_alive`) panics here as it would anywhere without.
+//! # Dependencies
+//! hyper needs tokio's channels (its `sync` feature), and axum needs tower. Neither needs a tokio runtime, and none is
+//! started. The parts of axum that do need one (`axum::serve`, `Sse::keep_alive`) panic here.
 //!
 //! # Where to read
-//! A request: `client/exchange.rs` is its way out and back, `client/pool.rs` who gets which connection, `client/connect.rs`
-//! how one is made, `client/link.rs` the bytes under it, `body/answer.rs` the response's body. A connection served:
-//! `server/mod.rs` accepts and stops, `server/connection.rs` joins hyper and the router, `server/watch.rs` has the
-//! time-outs. Decisions without I/O: `client/proxy.rs`, `client/redirect.rs`, `client/target.rs`, `body/gunzip.rs`.
+//! - A request: `client/exchange.rs` sends it and receives the response, `client/pool.rs` assigns it a connection,
+//!   `client/connect.rs` opens one, `client/link.rs` is the stream under it, `body/answer.rs` the response's body.
+//! - A served connection: `server/mod.rs` accepts and stops, `server/connection.rs` connects hyper and the router,
+//!   `server/watch.rs` has the time-outs.
+//! - Decisions without I/O: `client/proxy.rs`, `client/redirect.rs`, `client/target.rs`, `body/gunzip.rs`.
 
 #![forbid(unsafe_code)]
 
 mod body;
 mod client;
+mod deadline;
 mod error;
-mod limit;
 mod local;
 mod server;
 mod tls;

@@ -1,4 +1,4 @@
-//! Handlers that may hold what is not `Send`.
+//! Handlers whose futures are not `Send`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,8 +8,9 @@ use std::task::{Context, Poll};
 
 use tidegate_loop::OnLoop;
 
-/// axum demands `Send` of its handlers' futures, though on the loop they never leave their thread. This leaves `future`
-/// with the loop and hands out a `Send` stand-in; so a handler can use a [`Client`](crate::Client), a pool, an `Rc`:
+/// Wraps a future that is not `Send` for use as an axum handler. axum requires `Send`, although on the loop a handler's
+/// future never leaves its thread. `future` stays with the loop, and the returned stand-in is `Send`, so a handler can use a
+/// [`Client`](crate::Client), a pool or an `Rc`:
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -33,10 +34,10 @@ use tidegate_loop::OnLoop;
 /// ```
 ///
 /// # Cancel safety
-/// Dropped, anywhere, `future` is dropped on its loop.
+/// Dropping the stand-in, on any thread, drops `future` on its loop.
 ///
 /// # Panics
-/// Outside of a running loop, and when it is polled on another one.
+/// If called outside of a running loop, or polled on another one.
 pub fn local<F: Future + 'static>(future: F) -> Local<F> {
     Local { stand_in: OnLoop::new(RefCell::new(Box::pin(future))) }
 }

@@ -1,4 +1,4 @@
-//! A response's body as it arrives: time-outs, decompression, and the connection it came on.
+//! A response's body as it arrives: time-outs, decompression, and the return of its connection.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,36 +11,36 @@ use hyper::body::Incoming;
 
 use super::gunzip::Gunzip;
 use crate::client::Lease;
+use crate::deadline::{Watchdog, now};
 use crate::error::{Error, Wait, with_causes};
-use crate::limit::{Watchdog, now};
 
-/// Decompressed bytes come in pieces of this size, whatever the ratio.
+/// The largest piece of decompressed bytes.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// How long one may wait for a body.
+/// The time-outs of a body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
-    /// For anything to move.
+    /// The longest time without a byte.
     pub(crate) read: Option<Duration>,
-    /// For the end, with the limit that led there.
+    /// The deadline for the end of the body, and the limit that it was computed from.
     pub(crate) total: Option<(Instant, Duration)>,
 }
 
 pub(crate) struct Answer {
     incoming: Incoming,
     host: Rc<str>,
-    /// Present until the end was seen: dropped it closes the connection, released it goes back to the pool.
+    /// `Some` until the end of the body. Dropping it closes the connection; releasing it returns the connection to the pool.
     lease: Option<Lease>,
     limits: BodyLimits,
-    /// Since when the reader has been waiting for the next frame. A reader that takes its time is no silence.
+    /// Since when the reader has been waiting for the next frame. The time between its reads does not count as silence.
     waiting_since: Option<Instant>,
     watchdog: Watchdog,
-    gunzip: Option<Box<Packed>>,
-    /// After an error nothing follows.
+    gunzip: Option<Box<PackedBody>>,
+    /// Set by an error, after which the body ends.
     failed: bool,
 }
 
-struct Packed {
+struct PackedBody {
     gunzip: Gunzip,
     input: Bytes,
     piece: Box<[u8]>,
@@ -50,7 +50,7 @@ impl Answer {
     pub(crate) fn new(incoming: Incoming, lease: Lease, host: Rc<str>, limits: BodyLimits, gzip: bool) -> Answer {
         let gunzip = gzip.then(|| {
             let piece = vec![0; PIECE_BYTES].into_boxed_slice();
-            Box::new(Packed { gunzip: Gunzip::new(), input: Bytes::new(), piece })
+            Box::new(PackedBody { gunzip: Gunzip::new(), input: Bytes::new(), piece })
         });
         let mut answer = Answer {
             incoming,
@@ -70,7 +70,7 @@ impl Answer {
         &self.host
     }
 
-    /// Nobody need ask for the end to give the connection back.
+    /// Returns the connection with the last byte, so that the reader need not poll for the end.
     fn release_at_end(&mut self) {
         if self.incoming.is_end_stream()
             && let Some(lease) = self.lease.take()

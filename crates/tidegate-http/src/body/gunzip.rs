@@ -1,24 +1,25 @@
-//! Unpacking gzip piece by piece: no I/O, and no more output at a time than there is room for.
+//! Decompresses gzip piece by piece, without I/O and with bounded output.
 
 use bytes::{Buf, Bytes};
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 
-/// A gzip header may carry a file name and a comment; nobody needs more of them than this.
+/// The longest gzip header accepted. It may contain a file name and a comment.
 const HEADER_BYTES_MAX: usize = 8 * 1024;
 
-/// Several members one after the other are one stream (RFC 1952); zeros after the end are padding.
+/// A decoder of one stream. The stream may consist of several members (RFC 1952), and zeros after a member are padding.
 pub(crate) struct Gunzip {
-    state: State,
+    state: GunzipState,
     inflate: Decompress,
     crc: Crc,
 }
 
-enum State {
-    /// The header so far.
+enum GunzipState {
+    /// In a header, with its bytes so far.
     Header(Vec<u8>),
     Deflated,
-    /// Checksum and length so far.
+    /// In checksum and length, with their bytes so far.
     Trailer(Vec<u8>),
+    /// After a member.
     Between,
 }
 
@@ -26,14 +27,15 @@ const TRAILER_BYTES: usize = 8;
 
 impl Gunzip {
     pub(crate) fn new() -> Gunzip {
-        Gunzip { state: State::Header(Vec::new()), inflate: Decompress::new(false), crc: Crc::new() }
+        Gunzip { state: GunzipState::Header(Vec::new()), inflate: Decompress::new(false), crc: Crc::new() }
     }
 
-    /// Takes from `input` and fills `output`; yields how much of it. Zero: more input is needed, all there was is taken.
+    /// Consumes `input`, fills `output` and returns the number of bytes written. Zero means that all input was consumed and
+    /// more is needed.
     pub(crate) fn pull(&mut self, input: &mut Bytes, output: &mut [u8]) -> Result<usize, &'static str> {
         loop {
             match &mut self.state {
-                State::Header(head) => {
+                GunzipState::Header(head) => {
                     let had = head.len();
                     head.extend_from_slice(&input[..input.len().min(HEADER_BYTES_MAX + 1 - had)]);
                     match header_length(head)? {
@@ -41,7 +43,7 @@ impl Gunzip {
                             input.advance(length - had);
                             self.inflate.reset(false);
                             self.crc.reset();
-                            self.state = State::Deflated;
+                            self.state = GunzipState::Deflated;
                         }
                         None if head.len() > HEADER_BYTES_MAX => return Err("its gzip header has no end"),
                         None => {
@@ -50,7 +52,7 @@ impl Gunzip {
                         }
                     }
                 }
-                State::Deflated => {
+                GunzipState::Deflated => {
                     let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
                     let status = self
                         .inflate
@@ -60,7 +62,7 @@ impl Gunzip {
                     let produced = (self.inflate.total_out() - before_out) as usize;
                     self.crc.update(&output[..produced]);
                     if status == Status::StreamEnd {
-                        self.state = State::Trailer(Vec::with_capacity(TRAILER_BYTES));
+                        self.state = GunzipState::Trailer(Vec::with_capacity(TRAILER_BYTES));
                     }
                     if produced > 0 {
                         return Ok(produced);
@@ -69,7 +71,7 @@ impl Gunzip {
                         return Ok(0);
                     }
                 }
-                State::Trailer(tail) => {
+                GunzipState::Trailer(tail) => {
                     let missing = input.len().min(TRAILER_BYTES - tail.len());
                     tail.extend_from_slice(&input.split_to(missing));
                     if tail.len() < TRAILER_BYTES {
@@ -79,16 +81,16 @@ impl Gunzip {
                     if tail.get_u32_le() != self.crc.sum() || tail.get_u32_le() != self.crc.amount() {
                         return Err("its gzip checksum does not match");
                     }
-                    self.state = State::Between;
+                    self.state = GunzipState::Between;
                 }
-                State::Between => {
+                GunzipState::Between => {
                     while input.first() == Some(&0) {
                         input.advance(1);
                     }
                     if input.is_empty() {
                         return Ok(0);
                     }
-                    self.state = State::Header(Vec::new());
+                    self.state = GunzipState::Header(Vec::new());
                 }
             }
         }
@@ -97,15 +99,15 @@ impl Gunzip {
     /// Whether the input may end here.
     pub(crate) fn may_end(&self) -> bool {
         match &self.state {
-            State::Between => true,
-            // An empty body: of a response to HEAD, of a 304.
-            State::Header(head) => head.is_empty(),
-            State::Deflated | State::Trailer(_) => false,
+            GunzipState::Between => true,
+            // An empty body, as in a response to HEAD or a 304.
+            GunzipState::Header(head) => head.is_empty(),
+            GunzipState::Deflated | GunzipState::Trailer(_) => false,
         }
     }
 }
 
-/// The length of the header at the start of `head`, once it is all there.
+/// Returns the length of the header at the start of `head`, or `None` if it is incomplete.
 fn header_length(head: &[u8]) -> Result<Option<usize>, &'static str> {
     const HAS_CRC: u8 = 2;
     const HAS_EXTRA: u8 = 4;
@@ -115,7 +117,7 @@ fn header_length(head: &[u8]) -> Result<Option<usize>, &'static str> {
 
     let magic = [0x1f, 0x8b, 8];
     if !magic.starts_with(&head[..head.len().min(3)]) {
-        return Err("it is not gzip, though it says so");
+        return Err("it is not gzip, although its header says so");
     }
     let Some(flags) = head.get(3) else { return Ok(None) };
     let mut at = FIXED;

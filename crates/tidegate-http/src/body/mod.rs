@@ -1,4 +1,4 @@
-//! Bodies of requests and responses: one type both ways.
+//! Bodies of requests and responses.
 
 mod answer;
 mod gunzip;
@@ -19,11 +19,12 @@ use crate::error::{Error, with_causes};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// As much as [`Body::bytes`], [`Body::text`] and [`Body::json`] collect.
+/// The most bytes that [`Body::bytes`], [`Body::text`] and [`Body::json`] collect.
 pub const COLLECTED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// A body, in memory or as a stream. A response's comes as it arrives: nothing is read ahead beyond the connection's
-/// buffer, and its connection goes back to the pool when the end has been read. Dropped before, the connection is closed.
+/// A body, in memory or as a stream. A response's body is read as it arrives, not ahead of its reader beyond the
+/// connection's buffer. Its connection returns to the pool with the last byte; dropping the body earlier closes the
+/// connection.
 ///
 /// ```
 /// use tidegate_http::Body;
@@ -38,11 +39,11 @@ pub const COLLECTED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// ```
 #[derive(Default)]
 pub struct Body {
-    kind: Kind,
+    kind: BodyKind,
 }
 
 #[derive(Default)]
-enum Kind {
+enum BodyKind {
     #[default]
     Empty,
     Full(Bytes),
@@ -51,7 +52,7 @@ enum Kind {
 }
 
 impl Body {
-    /// No body.
+    /// Creates an empty body.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -63,8 +64,8 @@ impl Body {
         Body::default()
     }
 
-    /// A body made while it is sent; its length is not known, so it goes out in chunks. A request with one is never
-    /// repeated by the client, for it cannot be.
+    /// Creates a body that is produced while it is sent. Its length is not known, so it is sent in chunks. The client never
+    /// repeats a request with such a body.
     ///
     /// ```
     /// use tidegate_http::Body;
@@ -85,10 +86,10 @@ impl Body {
         S: Stream<Item = Result<Bytes, E>> + 'static,
         E: Into<BoxError>,
     {
-        Body { kind: Kind::Stream(Box::pin(Streamed { stream: Box::pin(stream), left: None })) }
+        Body { kind: BodyKind::Stream(Box::pin(Streamed { stream: Box::pin(stream), left: None })) }
     }
 
-    /// As [`stream`](Self::stream), with the length told in advance; a stream that does not keep to it fails the request.
+    /// As [`stream`](Self::stream), with a stated length. A stream of another length fails the request.
     ///
     /// ```
     /// use http_body::Body as _;
@@ -107,37 +108,37 @@ impl Body {
         S: Stream<Item = Result<Bytes, E>> + 'static,
         E: Into<BoxError>,
     {
-        Body { kind: Kind::Stream(Box::pin(Streamed { stream: Box::pin(stream), left: Some(length) })) }
+        Body { kind: BodyKind::Stream(Box::pin(Streamed { stream: Box::pin(stream), left: Some(length) })) }
     }
 
     pub(crate) fn answer(answer: Answer) -> Body {
-        Body { kind: Kind::Answer(Box::new(answer)) }
+        Body { kind: BodyKind::Answer(Box::new(answer)) }
     }
 
-    /// The same again, where that is possible.
+    /// Returns a copy if the body is in memory.
     pub(crate) fn again(&self) -> Option<Body> {
         match &self.kind {
-            Kind::Empty => Some(Body::empty()),
-            Kind::Full(bytes) => Some(Body::from(bytes.clone())),
-            Kind::Stream(_) | Kind::Answer(_) => None,
+            BodyKind::Empty => Some(Body::empty()),
+            BodyKind::Full(bytes) => Some(Body::from(bytes.clone())),
+            BodyKind::Stream(_) | BodyKind::Answer(_) => None,
         }
     }
 
-    /// Whose body it is, for messages.
+    /// The host that the body came from, for messages.
     fn host(&self) -> &str {
         match &self.kind {
-            Kind::Answer(answer) => answer.host(),
+            BodyKind::Answer(answer) => answer.host(),
             _ => "this request",
         }
     }
 
-    /// The next piece; `None` at the end.
+    /// Returns the next piece, or `None` at the end.
     ///
     /// # Errors
-    /// The body broke off, or a time-out ran out.
+    /// If the body broke off or a time-out expired.
     ///
     /// # Cancel safety
-    /// Safe: a piece is either returned or still to come.
+    /// Safe: dropping the future loses no piece.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -161,13 +162,13 @@ impl Body {
         }
     }
 
-    /// All of it, up to [`COLLECTED_BYTES_MAX`].
+    /// Returns the whole body, up to [`COLLECTED_BYTES_MAX`].
     ///
     /// # Errors
     /// As [`bytes_up_to`](Self::bytes_up_to).
     ///
     /// # Cancel safety
-    /// Dropped, what was read is lost.
+    /// Dropping the future loses what was read.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -178,13 +179,13 @@ impl Body {
         self.bytes_up_to(COLLECTED_BYTES_MAX).await
     }
 
-    /// All of it, up to `limit` bytes after decompression.
+    /// Returns the whole body, up to `limit` bytes after decompression.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] as soon as there is more, whatever the server announced; otherwise as [`chunk`](Self::chunk).
+    /// [`Error::TooLarge`] as soon as there are more bytes or more are announced; otherwise as [`chunk`](Self::chunk).
     ///
     /// # Cancel safety
-    /// Dropped, what was read is lost.
+    /// Dropping the future loses what was read.
     ///
     /// ```
     /// use tidegate_http::{Body, Error};
@@ -214,13 +215,13 @@ impl Body {
         Ok(all.freeze())
     }
 
-    /// All of it as text, up to [`COLLECTED_BYTES_MAX`]; what is not UTF-8 becomes U+FFFD.
+    /// Returns the whole body as text, up to [`COLLECTED_BYTES_MAX`]. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// As [`bytes_up_to`](Self::bytes_up_to).
     ///
     /// # Cancel safety
-    /// Dropped, what was read is lost.
+    /// Dropping the future loses what was read.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -232,13 +233,13 @@ impl Body {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// All of it, up to [`COLLECTED_BYTES_MAX`], read as JSON.
+    /// Parses the whole body, up to [`COLLECTED_BYTES_MAX`], as JSON.
     ///
     /// # Errors
-    /// [`Error::Json`] when it is none; otherwise as [`bytes_up_to`](Self::bytes_up_to).
+    /// [`Error::Json`] if it is not the JSON expected; otherwise as [`bytes_up_to`](Self::bytes_up_to).
     ///
     /// # Cancel safety
-    /// Dropped, what was read is lost.
+    /// Dropping the future loses what was read.
     ///
     /// ```
     /// # tidegate_loop::run(async {
@@ -259,37 +260,37 @@ impl HttpBody for Body {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut self.kind {
-            Kind::Empty => Poll::Ready(None),
-            Kind::Full(bytes) => {
+            BodyKind::Empty => Poll::Ready(None),
+            BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.kind = Kind::Empty;
+                self.kind = BodyKind::Empty;
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Kind::Stream(stream) => {
+            BodyKind::Stream(stream) => {
                 let frame = ready!(stream.as_mut().poll_frame(cx));
                 Poll::Ready(frame.map(|frame| {
                     frame.map_err(|error| Error::Body { host: "this request".to_owned(), reason: with_causes(&*error) })
                 }))
             }
-            Kind::Answer(answer) => answer.poll_frame(cx),
+            BodyKind::Answer(answer) => answer.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Empty => true,
-            Kind::Full(bytes) => bytes.is_empty(),
-            Kind::Stream(stream) => stream.is_end_stream(),
-            Kind::Answer(answer) => answer.is_end_stream(),
+            BodyKind::Empty => true,
+            BodyKind::Full(bytes) => bytes.is_empty(),
+            BodyKind::Stream(stream) => stream.is_end_stream(),
+            BodyKind::Answer(answer) => answer.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Empty => SizeHint::with_exact(0),
-            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream(stream) => stream.size_hint(),
-            Kind::Answer(answer) => answer.size_hint(),
+            BodyKind::Empty => SizeHint::with_exact(0),
+            BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodyKind::Stream(stream) => stream.size_hint(),
+            BodyKind::Answer(answer) => answer.size_hint(),
         }
     }
 }
@@ -309,7 +310,7 @@ impl From<()> for Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
-        Body { kind: Kind::Full(bytes) }
+        Body { kind: BodyKind::Full(bytes) }
     }
 }
 
@@ -334,7 +335,7 @@ impl From<&'static str> for Body {
 /// A stream as a body.
 struct Streamed<S> {
     stream: Pin<Box<S>>,
-    /// Bytes still to come, where that was told.
+    /// The number of bytes still to come, if the length was stated.
     left: Option<u64>,
 }
 
@@ -351,7 +352,7 @@ where
         Poll::Ready(match (item, &mut self.left) {
             (Some(Err(error)), _) => Some(Err(error.into())),
             (None, Some(left)) if *left > 0 => {
-                Some(Err(format!("the stream ended {left} bytes before the length that was told").into()))
+                Some(Err(format!("the stream ended {left} bytes before its stated length").into()))
             }
             (None, _) => None,
             (Some(Ok(data)), None) => Some(Ok(Frame::data(data))),
@@ -360,7 +361,7 @@ where
                     *left = rest;
                     Some(Ok(Frame::data(data)))
                 }
-                None => Some(Err("the stream is longer than the length that was told".into())),
+                None => Some(Err("the stream is longer than its stated length".into())),
             },
         })
     }

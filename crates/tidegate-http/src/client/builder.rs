@@ -1,4 +1,4 @@
-//! A client made to measure.
+//! The client's builder and time-outs.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use rustls::ClientConfig;
 
 use super::pool::{Pool, PoolLimits};
 use super::proxy::Proxies;
-use super::{Client, Inner};
+use super::{Client, ClientInner};
 use crate::error::Error;
 use crate::tls::{Roots, Trust};
 
-/// How long a request may take; `None` is without end. Of a client, or of one request among its extensions:
+/// How long a request may take; `None` means no limit. Set for a client, or for one request in its extensions:
 ///
 /// ```
 /// use http::Request;
@@ -27,12 +27,12 @@ use crate::tls::{Roots, Trust};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a new connection: looking up the name, connecting, the proxy, TLS. 10 seconds unless set.
+    /// For a new connection: name lookup, connecting, the proxy, TLS. Default: 10 seconds.
     pub connect: Option<Duration>,
-    /// The longest silence: nothing arrives and nothing of the request leaves, while somebody waits for it. 5 minutes
-    /// unless set, for a language model may think that long.
+    /// The longest time in which no byte is sent or received while the caller waits. Default: 5 minutes, because a language
+    /// model may take that long to begin its answer.
     pub read: Option<Duration>,
-    /// For everything, from the call, waiting for a connection included, to the end of the body. Not limited unless set.
+    /// For the whole request: from the call, including the wait for a connection, to the end of the body. Default: `None`.
     pub total: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Makes a [`Client`]; see [`Client::builder`].
+/// Builds a [`Client`]; see [`Client::builder`].
 ///
 /// ```
 /// use tidegate_http::ClientBuilder;
@@ -69,7 +69,7 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The defaults.
+    /// Creates a builder with the defaults.
     ///
     /// ```
     /// let client = tidegate_http::ClientBuilder::new().build().unwrap();
@@ -88,23 +88,23 @@ impl ClientBuilder {
         }
     }
 
-    /// How many connections there may be to one host (scheme, name, port and proxy) at once; requests beyond wait their
-    /// turn, first come, first served. 256 unless set.
+    /// The largest number of connections to one host (scheme, name, port and proxy). Further requests wait, first come,
+    /// first served. Default: 256.
     ///
     /// # Panics
-    /// When it is 0.
+    /// If `limit` is 0.
     ///
     /// ```
     /// let client = tidegate_http::Client::builder().connections_per_host(4).build().unwrap();
     /// ```
     pub fn connections_per_host(mut self, limit: usize) -> Self {
-        assert!(limit > 0, "a client without connections could send nothing");
+        assert!(limit > 0, "the limit on connections must be at least 1");
         self.limits.per_host = limit;
         self
     }
 
-    /// How many connections to one host are kept for later requests, and how long. 64 for a minute unless set; 0 keeps
-    /// none.
+    /// The largest number of idle connections per host that are kept for later requests, and how long. Default: 64, for
+    /// one minute. With 0 none is kept.
     ///
     /// ```
     /// use std::time::Duration;
@@ -116,7 +116,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The time-outs of requests that bring none of their own.
+    /// The time-outs of requests without time-outs of their own.
     ///
     /// ```
     /// use tidegate_http::{Client, Timeouts};
@@ -127,7 +127,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Other proxies than the environment's.
+    /// The proxies. Default: the environment's.
     ///
     /// ```
     /// use tidegate_http::{Client, Proxies};
@@ -138,7 +138,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Whom to trust; the machine's authorities unless set.
+    /// The certificate authorities to trust. Default: the machine's.
     ///
     /// ```
     /// use tidegate_http::{Client, Roots};
@@ -160,25 +160,25 @@ impl ClientBuilder {
         self
     }
 
-    /// TLS exactly so (client certificates, another verifier), instead of [`roots`](Self::roots) and
+    /// The TLS configuration, for client certificates or another verifier. Replaces [`roots`](Self::roots) and
     /// [`ca_file`](Self::ca_file).
     ///
     /// ```
     /// use rustls::{ClientConfig, RootCertStore, crypto::ring};
     /// use std::sync::Arc;
-    /// let nobody = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    /// let trusts_none = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
     ///     .with_safe_default_protocol_versions()
     ///     .unwrap()
     ///     .with_root_certificates(RootCertStore::empty())
     ///     .with_no_client_auth();
-    /// let client = tidegate_http::Client::builder().tls(Arc::new(nobody)).build().unwrap();
+    /// let client = tidegate_http::Client::builder().tls(Arc::new(trusts_none)).build().unwrap();
     /// ```
     pub fn tls(mut self, config: Arc<ClientConfig>) -> Self {
         self.tls = Some(config);
         self
     }
 
-    /// The `User-Agent` of requests that have none; `tidegate/<version>` unless set.
+    /// The `User-Agent` of requests that have none. Default: `tidegate/<version>`.
     ///
     /// ```
     /// use http::HeaderValue;
@@ -189,8 +189,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to ask for gzip and unpack it; on unless set. Requests with an `Accept-Encoding` or a `Range` of their own
-    /// are left alone, and so are their responses.
+    /// Whether to request gzip and decompress it. Default: `true`. Requests with their own `Accept-Encoding` or `Range`,
+    /// and their responses, are not changed.
     ///
     /// ```
     /// let client = tidegate_http::Client::builder().gzip(false).build().unwrap();
@@ -200,9 +200,10 @@ impl ClientBuilder {
         self
     }
 
-    /// How many redirections to follow; none unless set: the response that redirects is handed out as it is. Followed,
-    /// 301, 302 and 303 turn into GET (HEAD stays HEAD), 307 and 308 repeat the request if its body is in memory; never
-    /// from `https` to `http`; secrets among the headers do not go to another host.
+    /// The largest number of redirections to follow in a row. Default: 0, which returns the response that redirects.
+    ///
+    /// 301, 302 and 303 are followed with GET (HEAD stays HEAD). 307 and 308 repeat the request if its body is in memory.
+    /// A redirection from `https` to `http` is an error, and headers with secrets are not sent to another host.
     ///
     /// ```
     /// let client = tidegate_http::Client::builder().redirects(10).build().unwrap();
@@ -212,10 +213,10 @@ impl ClientBuilder {
         self
     }
 
-    /// The client.
+    /// Builds the client.
     ///
     /// # Errors
-    /// [`Error::Setup`] when a certificate file cannot be used.
+    /// [`Error::Setup`] if a certificate file cannot be used.
     ///
     /// ```
     /// let client = tidegate_http::ClientBuilder::new().build().unwrap();
@@ -225,7 +226,7 @@ impl ClientBuilder {
             Some(config) => Trust::of(config),
             None => Trust::new(self.roots, &self.ca_files)?,
         };
-        let inner = Inner {
+        let inner = ClientInner {
             pool: Pool::new(self.limits),
             proxies: self.proxies.unwrap_or_else(Proxies::from_env),
             trust,

@@ -1,4 +1,4 @@
-//! Making a connection: the name, the socket, the proxy, TLS.
+//! Opens a connection: name lookup, socket, proxy, TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,13 +15,13 @@ use super::target::{Target, address};
 use crate::error::Error;
 use crate::tls::{TlsFault, Trust};
 
-/// A proxy that has more to say than this before the tunnel opens says it in vain.
+/// The longest response head accepted from a proxy.
 const PROXY_HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Connects to `target`, ready for HTTP.
 ///
 /// # Cancel safety
-/// Safe: dropped, what there is of the connection is closed.
+/// Safe: dropping the future closes the connection.
 pub(crate) async fn connect(target: &Target, proxy: Option<&Proxy>, trust: &Trust) -> Result<Link, Error> {
     let link = match proxy {
         None => dial(&target.host, target.port).await?,
@@ -44,7 +44,7 @@ async fn dial(host: &str, port: u16) -> Result<Link, Error> {
         lookup_host((host, port)).await.map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
     let refuse = |source| Error::Connect { address: address(host, port), source };
     let stream = TcpStream::connect(addresses).await.map_err(refuse)?;
-    // Requests are written whole; waiting for more to fill a segment would only delay them.
+    // hyper writes a request in one piece, so waiting for more data to fill a segment would only delay it.
     stream.set_nodelay(true).map_err(refuse)?;
     Ok(Link::Plain(stream))
 }
@@ -53,7 +53,7 @@ async fn secure(link: Link, host: &str, trust: &Trust) -> Result<Link, Error> {
     let config = trust.config()?;
     let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Tls {
         host: host.to_owned(),
-        fault: TlsFault::Other("this name cannot stand in a certificate".to_owned()),
+        fault: TlsFault::Other("a certificate cannot contain this name".to_owned()),
     })?;
     match TlsConnector::from(config).connect(name, link).await {
         Ok(stream) => Ok(Link::Tls(Box::new(stream))),
@@ -64,7 +64,7 @@ async fn secure(link: Link, host: &str, trust: &Trust) -> Result<Link, Error> {
     }
 }
 
-/// Asks the proxy for a tunnel to `target`.
+/// Requests a tunnel to `target` from the proxy.
 async fn tunnel(link: &mut Link, target: &Target, proxy: &Proxy) -> Result<(), Error> {
     let refuse = |reason: String| Error::Proxy { host: target.authority(), proxy: proxy.shown(), reason };
     let address = target.address();
@@ -83,10 +83,14 @@ async fn tunnel(link: &mut Link, target: &Target, proxy: &Proxy) -> Result<(), E
     let complete = matches!(response.parse(&head), Ok(httparse::Status::Complete(length)) if length == head.len());
     match response.code {
         Some(200..=299) if complete => Ok(()),
-        Some(407) if proxy.authorization.is_some() => Err(refuse("it refuses user name and password (407)".to_owned())),
-        Some(407) => Err(refuse("it wants a user name and password (407); put them into the proxy's URL".to_owned())),
+        Some(407) if proxy.authorization.is_some() => {
+            Err(refuse("it refused the user name and password (407)".to_owned()))
+        }
+        Some(407) => {
+            Err(refuse("it requires a user name and password (407); put them into the proxy's URL".to_owned()))
+        }
         Some(code) if complete => {
-            Err(refuse(format!("it will not connect there: {code} {}", response.reason.unwrap_or_default())))
+            Err(refuse(format!("it refused to connect: {code} {}", response.reason.unwrap_or_default())))
         }
         _ => Err(refuse("its answer is not HTTP".to_owned())),
     }
@@ -102,7 +106,7 @@ async fn write_all(link: &mut Link, mut data: &[u8]) -> io::Result<()> {
     poll_fn(|cx| Pin::new(&mut *link).poll_flush(cx)).await
 }
 
-/// Up to the empty line and not a byte further: what follows belongs to the tunnel.
+/// Reads up to the empty line and no further: the bytes after it belong to the tunnel.
 async fn read_head(link: &mut Link) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut byte = [0];

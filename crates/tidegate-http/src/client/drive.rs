@@ -1,6 +1,6 @@
-//! What moves a connection's bytes: hyper's reading, parsing and writing. Whoever uses the connection drives it in his own
-//! step, so a request is on the wire, and an answer with who asked, without a turn of the loop in between. While nobody uses
-//! it, a task watches it, so that its end is noticed.
+//! A connection's driver: hyper's future that reads, parses and writes. The task that uses the connection polls it, so a
+//! request is sent and an answer received within that task's own steps, without a switch to another task. While the
+//! connection is idle, a watching task polls the driver to notice the connection's end.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -13,20 +13,20 @@ use tidegate_loop::{Task, spawn};
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>>>>;
 
 pub(crate) struct Drive {
-    /// Not there while it is polled, and after its end.
+    /// `None` while it is polled, and after its end.
     driver: Cell<Option<Driver>>,
-    /// Whether there will be nothing to drive any more. True while it is polled as well: a panic ends it.
+    /// Whether the driver has ended. Also set while it is polled, so that a panic ends it.
     ended: Cell<bool>,
-    /// Somebody uses the connection and drives it; whoever watches keeps away.
+    /// Set while a request uses the connection and polls the driver; the watching task does not poll it then.
     used: Cell<bool>,
-    /// It was last polled by whoever watches, who will hear of what happens.
+    /// Set if the watching task polled the driver last, so that its waker is registered.
     watched: Cell<bool>,
-    watcher: RefCell<Option<Watcher>>,
+    watcher: RefCell<Option<DriveWatcher>>,
 }
 
-struct Watcher {
+struct DriveWatcher {
     task: Task,
-    /// From its first step on.
+    /// Set in the task's first step.
     waker: Option<Waker>,
 }
 
@@ -41,9 +41,9 @@ impl Drive {
         })
     }
 
-    /// Moves what can be moved, and has the task of `cx` woken when there is more. True: it has ended.
+    /// Reads and writes as far as possible, and registers the waker of `cx`. Returns `true` if the driver has ended.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> bool {
-        // Out of its place: a body is foreign code.
+        // Taken out while it is polled, because it polls a body, which is foreign code.
         let Some(mut driver) = self.driver.take() else { return self.ended.get() };
         self.ended.set(true);
         match driver.as_mut().poll(cx) {
@@ -51,25 +51,25 @@ impl Drive {
                 self.ended.set(false);
                 self.driver.set(Some(driver));
             }
-            // The request under way gets the error; an idle connection's is of no interest.
+            // A request in flight gets the error from hyper; an idle connection's error is only logged.
             Poll::Ready(Err(error)) => log::debug!("a connection ended: {error}"),
             Poll::Ready(Ok(())) => {}
         }
         self.ended.get()
     }
 
-    /// Polls `future`, which waits for what this moves.
+    /// Polls the driver, then `future`, which depends on it.
     pub(crate) fn poll_for<F: Future>(&self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output> {
         self.poll(cx);
         future.poll(cx)
     }
 
-    /// Moves what can be moved at once, for nobody in particular.
+    /// Reads and writes as far as possible without registering a waker.
     pub(crate) fn nudge(&self) {
         self.poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Somebody uses it from now on, or nobody any more.
+    /// Sets whether a request uses the connection.
     pub(crate) fn set_used(&self, used: bool) {
         self.used.set(used);
         self.watched.set(false);
@@ -79,7 +79,8 @@ impl Drive {
         self.watched.get()
     }
 
-    /// Has a task watch it as long as nobody uses it; `end` is told when it has ended.
+    /// Starts or wakes the task that watches the connection while no request uses it. `end` is called when the connection
+    /// has ended.
     pub(crate) fn watch(self: &Rc<Self>, name: impl FnOnce() -> String, end: impl FnOnce() + 'static) {
         let waker = self.watcher.borrow().as_ref().map(|watcher| watcher.waker.clone());
         match waker {
@@ -92,13 +93,13 @@ impl Drive {
                 })
                 .task();
                 task.set_name(name());
-                *self.watcher.borrow_mut() = Some(Watcher { task, waker: None });
+                *self.watcher.borrow_mut() = Some(DriveWatcher { task, waker: None });
             }
         }
     }
 
     fn poll_watched(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(Watcher { waker: waker @ None, .. }) = &mut *self.watcher.borrow_mut() {
+        if let Some(DriveWatcher { waker: waker @ None, .. }) = &mut *self.watcher.borrow_mut() {
             *waker = Some(cx.waker().clone());
         }
         if self.used.get() {

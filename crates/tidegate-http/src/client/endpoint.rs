@@ -1,22 +1,22 @@
-//! Whom the last request was for, kept for the next: what follows from scheme and authority alone is worked out once, not
-//! for each of a thousand requests to one server.
+//! The values that follow from a URL's scheme and authority alone. Those of the last request are kept, so that a thousand
+//! requests to one server compute them once.
 
 use std::rc::Rc;
 
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 
-use super::Inner;
-use super::pool::Key;
+use super::ClientInner;
+use super::pool::PoolKey;
 use super::proxy::Proxy;
 use super::target::Target;
 use crate::error::Error;
 
 pub(crate) struct Endpoint {
-    /// As it stands in the request's URL.
+    /// As in the request's URL.
     scheme: Scheme,
     authority: Authority,
-    pub(crate) key: Rc<Key>,
+    pub(crate) key: Rc<PoolKey>,
     /// For messages.
     pub(crate) host: Rc<str>,
     /// The `Host` header.
@@ -24,8 +24,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whom `uri` is for, and the proxy on the way there.
-    pub(super) fn of<'a>(client: &'a Inner, uri: &Uri) -> Result<(Rc<Endpoint>, Option<&'a Proxy>), Error> {
+    /// Returns the endpoint of `uri`, and its proxy.
+    pub(super) fn of<'a>(client: &'a ClientInner, uri: &Uri) -> Result<(Rc<Endpoint>, Option<&'a Proxy>), Error> {
         let last = client.last.borrow().clone();
         if let Some(last) = last.filter(|last| last.is_for(uri)) {
             let proxy = proxy(client, &last.key.target)?;
@@ -39,7 +39,7 @@ impl Endpoint {
         let (Some(scheme), Some(written)) = (uri.scheme().cloned(), uri.authority().cloned()) else {
             unreachable!("a target has both")
         };
-        let key = Rc::new(Key { target, proxy: proxy.map(Proxy::shown) });
+        let key = Rc::new(PoolKey { target, proxy: proxy.map(Proxy::shown) });
         let endpoint = Rc::new(Endpoint { scheme, authority: written, key, host: authority.into(), header });
         *client.last.borrow_mut() = Some(endpoint.clone());
         Ok((endpoint, proxy))
@@ -50,7 +50,7 @@ impl Endpoint {
     }
 }
 
-fn proxy<'a>(client: &'a Inner, target: &Target) -> Result<Option<&'a Proxy>, Error> {
+fn proxy<'a>(client: &'a ClientInner, target: &Target) -> Result<Option<&'a Proxy>, Error> {
     client.proxies.choose(target).map_err(|bad| Error::Proxy {
         host: target.authority(),
         proxy: bad.proxy,

@@ -1,4 +1,4 @@
-//! One request, one response: admission, a connection, the bytes, and the one retry that is safe.
+//! One request and its response: waits for a connection, sends, receives, and makes the one retry that is safe.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,18 +15,18 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, V
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 
-use super::Inner;
+use super::ClientInner;
 use super::builder::Timeouts;
 use super::connect::connect;
 use super::endpoint::Endpoint;
 use super::link::{Link, Meter, Metered};
-use super::pool::{Key, Lease, Turn};
+use super::pool::{Lease, PoolKey, PoolTurn};
 use super::proxy::{Proxy, basic};
 use crate::body::{Answer, Body, BodyLimits};
+use crate::deadline::{Watchdog, now, until};
 use crate::error::{Error, Wait, with_causes};
-use crate::limit::{Watchdog, now, until};
 
-/// Headers in which services take their keys.
+/// Headers that services use for API keys.
 pub(super) static API_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
@@ -34,12 +34,12 @@ pub(super) static API_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("x-auth-token"),
 ];
 
-/// Others whose values are not to be printed.
+/// Other headers whose values must not be printed.
 static SECRET: [HeaderName; 4] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE];
 
-/// Sends `request` and waits for the response's head. Boxed, because everything here that waits would have room for it
-/// twice: it is what ten thousand requests under way cost.
-pub(crate) async fn exchange(client: &Inner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
+/// Sends `request` and waits for the response's head. The request is boxed because each future here that waits would
+/// contain it twice, which adds up with ten thousand requests in flight.
+pub(crate) async fn exchange(client: &ClientInner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
     let timeouts = request.extensions_mut().remove::<Timeouts>().unwrap_or(client.timeouts);
     let (endpoint, proxy) = Endpoint::of(client, request.uri())?;
     let gzip = prepare(client, &mut request, &endpoint, proxy)?;
@@ -57,9 +57,9 @@ pub(crate) async fn exchange(client: &Inner, mut request: Box<Request<Body>>) ->
 }
 
 struct Attempt<'a> {
-    client: &'a Inner,
+    client: &'a ClientInner,
     proxy: Option<&'a Proxy>,
-    key: &'a Rc<Key>,
+    key: &'a Rc<PoolKey>,
     host: &'a Rc<str>,
     timeouts: Timeouts,
     limits: BodyLimits,
@@ -75,18 +75,18 @@ impl Attempt<'_> {
             };
             match self.send(&mut lease, request).await {
                 Ok(response) => return Ok((lease, response)),
-                // Kept connections die unnoticed. Each is tried once, so this ends with a fresh one at the latest.
-                Err(Lost { again: Some(again), .. }) if lease.reused => {
+                // The peer may have closed a kept connection. Each is tried once, so the loop ends with a new one.
+                Err(LostExchange { again: Some(again), .. }) if lease.reused => {
                     request = again;
                     turn = lease.discard();
                 }
-                Err(Lost { error, .. }) => return Err(error),
+                Err(LostExchange { error, .. }) => return Err(error),
             }
         }
     }
 
-    async fn connect(&self, turn: Turn) -> Result<Lease, Error> {
-        // Boxed: what it takes to reach the server is gone, and its room free, before the connection takes its own.
+    async fn connect(&self, turn: PoolTurn) -> Result<Lease, Error> {
+        // Boxed, so that the memory for connecting is freed before the connection allocates its own.
         let link = Box::pin(self.reach()).await?;
         let meter = Meter::new();
         let (sender, driver) = http1::handshake(Metered::new(link, meter.clone()))
@@ -104,13 +104,13 @@ impl Attempt<'_> {
         })
     }
 
-    async fn send(&self, lease: &mut Lease, request: Box<Request<Body>>) -> Result<Response<Incoming>, Lost> {
+    async fn send(&self, lease: &mut Lease, request: Box<Request<Body>>) -> Result<Response<Incoming>, LostExchange> {
         let connection = lease.connection();
         let meter = connection.meter.clone();
         let before = meter.received();
         let copy = if is_idempotent(request.method()) { copy_of(&request).map(Box::new) } else { None };
         let drive = Rc::clone(&connection.drive);
-        // Moved out of a box that stays, its room would be kept until the answer comes.
+        // Moved out of the box within this block, so that the box is freed before the answer comes.
         let mut sent = pin!(connection.sender.try_send_request({
             let boxed = request;
             *boxed
@@ -119,21 +119,21 @@ impl Attempt<'_> {
         let Some(answered) = while_moving(&meter, self.limits.read, pin!(answered)).await else {
             let after = self.timeouts.read.unwrap_or_default();
             let error = Error::Timeout { host: self.host.to_string(), which: Wait::Read, after };
-            return Err(Lost { error, again: None });
+            return Err(LostExchange { error, again: None });
         };
         answered.map_err(|mut failed| {
-            // Handed back means that not a byte of it was sent.
+            // hyper returns the request if no byte of it was sent.
             let unsent = failed.take_message().map(Box::new);
             let unanswered = meter.received() == before;
             let again = unsent.or_else(|| copy.filter(|_| unanswered));
-            Lost { error: self.explain(&failed.into_error()), again }
+            LostExchange { error: self.explain(&failed.into_error()), again }
         })
     }
 
     fn explain(&self, error: &hyper::Error) -> Error {
         let host = self.host.to_string();
         let reason = with_causes(error);
-        // What a request's own stream said is worth more than that hyper was told.
+        // If the request's own body failed, its error says more than hyper's.
         let own = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Error>());
         if let Some(Error::Body { reason, .. }) = own {
             return Error::Body { host, reason: reason.clone() };
@@ -148,14 +148,14 @@ impl Attempt<'_> {
     }
 }
 
-/// A request that got no response.
-struct Lost {
+/// The failure of a request that got no response.
+struct LostExchange {
     error: Error,
-    /// The request, if sending it again does no harm.
+    /// The request, if it is safe to send again.
     again: Option<Box<Request<Body>>>,
 }
 
-/// `future`'s output, or `None` when nothing has moved on the connection for `limit`.
+/// Returns `future`'s output, or `None` if no byte has been sent or received on the connection for `limit`.
 async fn while_moving<F: Future>(meter: &Meter, limit: Option<Duration>, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut watchdog = Watchdog::default();
     let start: Instant = now();
@@ -183,9 +183,10 @@ pub(super) fn copy_of(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
-/// Puts the request into the form that goes over the wire. True: gzip was asked for here, and is to be unpacked here.
+/// Puts the request into the form in which it is sent. Returns whether gzip was requested here, so that the response is to
+/// be decompressed here.
 fn prepare(
-    client: &Inner,
+    client: &ClientInner,
     request: &mut Request<Body>,
     endpoint: &Endpoint,
     proxy: Option<&Proxy>,
@@ -198,7 +199,7 @@ fn prepare(
     })?;
 
     let through = proxy.filter(|_| !endpoint.key.target.tls);
-    // hyper sends `*` and paths as they stand, and the whole URL to a proxy that is to fetch it.
+    // hyper sends the URI as it is: a path to a server, the whole URL to a proxy that fetches it.
     let uri = match through {
         Some(_) => {
             let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
@@ -253,7 +254,7 @@ fn finish(
     let bare = head.status == StatusCode::NO_CONTENT || head.status == StatusCode::NOT_MODIFIED;
     let gzip = unpack && packed && !bare;
     if gzip {
-        // They spoke of what was on the wire.
+        // These headers describe the compressed body.
         head.headers.remove(CONTENT_ENCODING);
         head.headers.remove(CONTENT_LENGTH);
     }

@@ -1,4 +1,5 @@
-//! The bytes under a connection: plain, TLS, or TLS within TLS by way of a proxy; and what is known of their movement.
+//! The stream under a connection: plain, TLS, or TLS within TLS through a proxy. It counts bytes and records when they
+//! moved.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -12,7 +13,7 @@ use futures_rustls::client::TlsStream;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tidegate_loop::net::TcpStream;
 
-use crate::limit::now;
+use crate::deadline::now;
 use crate::rt::poll_read_into;
 
 /// A stream to a server or a proxy.
@@ -68,9 +69,9 @@ impl AsyncWrite for Link {
     }
 }
 
-/// What has moved on a connection.
+/// The bytes that have moved on a connection.
 pub(crate) struct Meter {
-    /// Bytes that came in: whether a request was answered at all.
+    /// Bytes received. Shows whether any of a response has arrived.
     received: Cell<u64>,
     last_move: Cell<Instant>,
 }
@@ -89,7 +90,7 @@ impl Meter {
     }
 }
 
-/// A link as hyper wants it, metered.
+/// A link with hyper's `Read` and `Write` and a [`Meter`].
 pub(crate) struct Metered {
     link: Link,
     meter: Rc<Meter>,

@@ -1,4 +1,4 @@
-//! The client: what a request goes through on its way out and back.
+//! The client.
 
 mod builder;
 mod connect;
@@ -30,13 +30,18 @@ use crate::tls::Trust;
 use endpoint::Endpoint;
 use pool::Pool;
 
-/// An HTTP/1.1 client that keeps its connections. Cheap to clone; the clones share connections and limits. It stays on its
-/// thread, like the loop.
+/// An HTTP/1.1 client that keeps its connections. Cheap to clone; clones share connections and limits. It is not `Send`,
+/// like the loop.
 ///
-/// What it does unasked: waits for its turn when a host has as many connections as it may; goes through the environment's
-/// [proxies](Proxies); asks for gzip and unpacks it; repeats a request that a kept connection lost before a byte of the
-/// answer came, if repeating is harmless (an idempotent method and a body in memory, or nothing was sent at all). What it
-/// leaves to the caller: any other retry, cookies, and redirections unless [asked](ClientBuilder::redirects) for.
+/// By default it
+/// - waits in line when a host has its maximum of connections,
+/// - uses the environment's [proxies](Proxies),
+/// - requests gzip and decompresses it,
+/// - repeats a request if a kept connection was lost before the first byte of the answer and repeating is safe: the method
+///   is idempotent and the body in memory, or nothing was sent.
+///
+/// Other retries and cookies are left to the caller, and so are redirections unless
+/// [enabled](ClientBuilder::redirects).
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -59,10 +64,10 @@ use pool::Pool;
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    inner: Rc<Inner>,
+    inner: Rc<ClientInner>,
 }
 
-struct Inner {
+struct ClientInner {
     pool: Rc<Pool>,
     proxies: Proxies,
     trust: Trust,
@@ -70,12 +75,12 @@ struct Inner {
     user_agent: HeaderValue,
     gzip: bool,
     redirects: usize,
-    /// Whom the last request was for; most are for the same.
+    /// The last request's endpoint, because most requests are for the same one.
     last: RefCell<Option<Rc<Endpoint>>>,
 }
 
 impl Client {
-    /// A client with the defaults of [`ClientBuilder`].
+    /// Creates a client with the defaults of [`ClientBuilder`].
     ///
     /// ```
     /// let client = tidegate_http::Client::new();
@@ -85,7 +90,7 @@ impl Client {
         Client::builder().build().expect("the defaults name no file that could be missing")
     }
 
-    /// A client made to measure.
+    /// Returns a builder for a client.
     ///
     /// ```
     /// use std::time::Duration;
@@ -101,18 +106,18 @@ impl Client {
         ClientBuilder::new()
     }
 
-    /// Sends a request; done when the response's head is there. Its body comes as it is read.
+    /// Sends a request and returns when the response's head has arrived. The body is received as it is read.
     ///
-    /// [`Timeouts`] among the request's extensions replace the client's. A `Host` header is added if there is none. Headers
-    /// that carry secrets (`Authorization`, `Cookie`, `x-api-key` and their like) are marked sensitive, so that their
-    /// values are not printed with the request.
+    /// [`Timeouts`] in the request's extensions replace the client's. A `Host` header is added if there is none. Headers
+    /// with secrets (`Authorization`, `Cookie`, `x-api-key` and similar ones) are marked sensitive, so that their values are
+    /// not printed with the request.
     ///
     /// # Errors
     /// See [`Error`]. A status such as 404 or 500 is a response, not an error.
     ///
     /// # Cancel safety
-    /// Dropped, the request is given up: its connection is closed, its place in line passed on. Whether the server has
-    /// seen it is unknown.
+    /// Dropping the future closes the request's connection, or leaves the line for one. The server may have received the
+    /// request.
     ///
     /// ```no_run
     /// # tidegate_loop::run(async {
@@ -127,7 +132,7 @@ impl Client {
         &self,
         request: Request<B>,
     ) -> impl Future<Output = Result<Response<Body>, Error>> + use<'_, B> {
-        // Boxed before anything waits: a future would have room for it twice.
+        // Boxed before the first await, because the future would contain the request twice.
         let request = Box::new(request.map(Into::into));
         async move {
             match self.inner.redirects {
@@ -137,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Gets a URL.
+    /// Sends a GET request for `url`.
     ///
     /// # Errors
     /// As [`request`](Self::request).
@@ -160,7 +165,7 @@ impl Client {
     /// Posts `value` as JSON.
     ///
     /// # Errors
-    /// As [`request`](Self::request); [`Error::Protocol`] when `value` cannot be written as JSON.
+    /// As [`request`](Self::request); [`Error::Protocol`] if `value` cannot be serialised.
     ///
     /// # Cancel safety
     /// As [`request`](Self::request).
@@ -180,7 +185,7 @@ impl Client {
         self.post_text(uri, json).await
     }
 
-    /// As [`post_json`](Self::post_json), with JSON that has been written already.
+    /// As [`post_json`](Self::post_json), with a value that has been serialised already.
     ///
     /// # Errors
     /// As [`request`](Self::request).
@@ -201,7 +206,7 @@ impl Client {
         self.request(request).await
     }
 
-    /// The connections, now.
+    /// The figures of the client's connections.
     ///
     /// ```
     /// assert_eq!(tidegate_http::Client::new().stats().open, 0);

@@ -1,9 +1,8 @@
-//! Connections kept for the next request.
+//! The client's connections, kept for the next request.
 //!
-//! A host's gate holds as many permits as there may be connections, and every connection that is open is either covered by
-//! a permit (in use, or being made) or idle. A new one is made only by the holder of a permit who found none idle, so
-//! permits held and idle ones together never exceed the gate. The gate is first come, first served, and a request that is
-//! dropped while it waits leaves no trace in it.
+//! A host's gate has a permit for each connection that may be open. Each open connection is either idle, or in use or being
+//! opened under a permit. A request opens a connection only if it holds a permit and found none idle, so held permits and
+//! idle connections together never exceed the gate. The gate is first come, first served, and safe to cancel.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -22,20 +21,19 @@ use super::drive::Drive;
 use super::link::Meter;
 use super::target::Target;
 use crate::body::Body;
-use crate::limit::{now, until};
+use crate::deadline::{now, until};
 
-/// How long a connection may take to become ready again after its response has been read. It is ready at once unless
-/// something is amiss.
+/// How long a connection may take to become ready again after its response has been read. Usually it is ready at once.
 const READY_AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// A connection that is idle for this long is watched, so that its end is noticed. Most are taken again before.
+/// After this long, an idle connection is watched for its end. Most are used again before.
 const WATCHED_AFTER: Duration = Duration::from_millis(20);
 
-/// What connections can be used for.
+/// The identity of a host: connections with the same key are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct PoolKey {
     pub(crate) target: Target,
-    /// The proxy in between.
+    /// The proxy, if the requests go through one.
     pub(crate) proxy: Option<String>,
 }
 
@@ -55,39 +53,39 @@ pub(crate) struct PoolLimits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Connections there are: idle, in use, or being made.
+    /// Connections now: idle, in use, or being opened.
     pub open: usize,
-    /// Kept for the next request.
+    /// Connections kept for the next request.
     pub idle: usize,
-    /// In use by a request or its response's body, or being made for one.
+    /// Connections in use by a request or its response's body, or being opened for one.
     pub in_use: usize,
-    /// Requests waiting for a connection, because their host has as many as it may.
+    /// Requests that wait for a connection because their host has its maximum.
     pub waiting: usize,
-    /// Connections made so far.
+    /// Connections opened so far.
     pub total: u64,
-    /// Requests so far that were sent on a connection that had served another before.
+    /// Requests so far that were sent on a connection that had served another one.
     pub reused: u64,
 }
 
 pub(crate) struct Pool {
     limits: PoolLimits,
-    hosts: RefCell<HashMap<Rc<Key>, Host>>,
-    /// When the idle ones will be looked through, if that is arranged.
+    hosts: RefCell<HashMap<Rc<PoolKey>, PoolHost>>,
+    /// The timer that closes connections that were idle for too long, if one is set.
     reaper: RefCell<Option<(Instant, TimerHandle)>>,
-    /// When those will be watched that are still idle then, if that is arranged.
+    /// The timer that starts to watch idle connections, if one is set.
     rounds: RefCell<Option<(Instant, TimerHandle)>>,
     serial: Cell<u64>,
     total: Cell<u64>,
     reused: Cell<u64>,
 }
 
-struct Host {
+struct PoolHost {
     gate: Arc<Semaphore>,
-    /// Most recently used last; that one is taken first, so that the surplus of a rush grows old.
-    idle: VecDeque<Idle>,
+    /// Most recently used last. That one is taken first, so that surplus connections reach the idle time-out.
+    idle: VecDeque<IdleConnection>,
 }
 
-struct Idle {
+struct IdleConnection {
     connection: Connection,
     since: Instant,
 }
@@ -97,7 +95,7 @@ pub(crate) struct Connection {
     id: u64,
     pub(crate) sender: SendRequest<Body>,
     pub(crate) meter: Rc<Meter>,
-    /// Reads and writes, for whoever polls it.
+    /// hyper's reading and writing, done by the task that polls it.
     pub(crate) drive: Rc<Drive>,
 }
 
@@ -117,23 +115,23 @@ impl Pool {
     /// Waits for the right to one connection to `key`.
     ///
     /// # Cancel safety
-    /// Safe: one that leaves the line passes its turn on.
-    pub(crate) async fn admit(self: &Rc<Self>, key: &Rc<Key>) -> Turn {
-        // Before the gate: locals go in reverse, and the host is tidied by the last to leave.
-        let tidy = Tidy { pool: Rc::downgrade(self), key: key.clone() };
+    /// Safe: a dropped request leaves the line.
+    pub(crate) async fn admit(self: &Rc<Self>, key: &Rc<PoolKey>) -> PoolTurn {
+        // Declared before `gate`, so dropped after it: the host's entry is removed by the last request to leave.
+        let tidy = PoolTidy { pool: Rc::downgrade(self), key: key.clone() };
         let gate = {
             let mut hosts = self.hosts.borrow_mut();
-            let host = hosts.entry(key.clone()).or_insert_with(|| Host {
+            let host = hosts.entry(key.clone()).or_insert_with(|| PoolHost {
                 gate: Arc::new(Semaphore::new(self.limits.per_host)),
                 idle: VecDeque::new(),
             });
             host.gate.clone()
         };
         let permit = gate.acquire_owned().await.expect("the gate is never closed");
-        Turn { pool: self.clone(), key: key.clone(), _permit: permit, _tidy: tidy }
+        PoolTurn { pool: self.clone(), key: key.clone(), _permit: permit, _tidy: tidy }
     }
 
-    fn take_idle(&self, key: &Key) -> Option<Connection> {
+    fn take_idle(&self, key: &PoolKey) -> Option<Connection> {
         loop {
             let idle = self.hosts.borrow_mut().get_mut(key)?.idle.pop_back()?;
             let fresh = now().saturating_duration_since(idle.since) < self.limits.idle_timeout;
@@ -145,11 +143,11 @@ impl Pool {
         }
     }
 
-    fn put_idle(self: &Rc<Self>, key: &Rc<Key>, connection: Connection) {
+    fn put_idle(self: &Rc<Self>, key: &Rc<PoolKey>, connection: Connection) {
         connection.drive.set_used(false);
         let mut surplus = None;
         if let Some(host) = self.hosts.borrow_mut().get_mut(key) {
-            host.idle.push_back(Idle { connection, since: now() });
+            host.idle.push_back(IdleConnection { connection, since: now() });
             if host.idle.len() > self.limits.idle_per_host {
                 surplus = host.idle.pop_front();
             }
@@ -162,7 +160,7 @@ impl Pool {
     fn arrange_round(self: &Rc<Self>) {
         let Some(handle) = LoopHandle::try_current() else { return };
         let mut rounds = self.rounds.borrow_mut();
-        // One in the past belongs to a loop that is gone.
+        // A timer in the past belongs to a loop that has ended.
         if rounds.as_ref().is_some_and(|(at, _)| *at > handle.time()) {
             return;
         }
@@ -177,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// Has those watched that are idle for long enough.
+    /// Starts to watch the connections that have been idle for [`WATCHED_AFTER`].
     fn make_round(self: &Rc<Self>) {
         *self.rounds.borrow_mut() = None;
         let now = now();
@@ -206,8 +204,8 @@ impl Pool {
         }
     }
 
-    /// A connection that ended while it was idle.
-    fn forget(&self, key: &Key, id: u64) {
+    /// Removes a connection that ended while it was idle.
+    fn forget(&self, key: &PoolKey, id: u64) {
         let gone = self.hosts.borrow_mut().get_mut(key).and_then(|host| {
             let at = host.idle.iter().position(|idle| idle.connection.id == id)?;
             host.idle.remove(at)
@@ -216,11 +214,11 @@ impl Pool {
         self.tidy(key);
     }
 
-    /// One timer for all idle connections, and none when there are none.
+    /// Sets the timer that closes idle connections: one for all, and none if no connection is idle.
     fn arrange_reaping(self: &Rc<Self>, when: Instant) {
         let Some(handle) = LoopHandle::try_current() else { return };
         let mut reaper = self.reaper.borrow_mut();
-        // One in the past belongs to a loop that is gone.
+        // A timer in the past belongs to a loop that has ended.
         if reaper.as_ref().is_some_and(|(at, _)| *at <= when && *at > handle.time()) {
             return;
         }
@@ -257,7 +255,7 @@ impl Pool {
         }
     }
 
-    fn tidy(&self, key: &Key) {
+    fn tidy(&self, key: &PoolKey) {
         let mut hosts = self.hosts.borrow_mut();
         if hosts.get(key).is_some_and(|host| !host.is_needed()) {
             hosts.remove(key);
@@ -285,20 +283,20 @@ impl Drop for Pool {
     }
 }
 
-impl Host {
-    /// Whoever waits at the gate or holds a permit of it has a share in it.
+impl PoolHost {
+    /// Each request that waits at the gate or holds a permit also holds a reference to the gate.
     fn is_needed(&self) -> bool {
         !self.idle.is_empty() || Arc::strong_count(&self.gate) > 1
     }
 }
 
-/// Removes a host's entry when its last user is gone. Must be dropped after the permit.
-struct Tidy {
+/// Removes a host's entry with its last request. Must be dropped after the permit.
+struct PoolTidy {
     pool: Weak<Pool>,
-    key: Rc<Key>,
+    key: Rc<PoolKey>,
 }
 
-impl Drop for Tidy {
+impl Drop for PoolTidy {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
             pool.tidy(&self.key);
@@ -306,17 +304,17 @@ impl Drop for Tidy {
     }
 }
 
-/// The right to one connection. Fields are dropped in order: the permit goes before the host is tidied.
-pub(crate) struct Turn {
+/// The right to one connection. Fields are dropped in order: the permit before the host's entry.
+pub(crate) struct PoolTurn {
     pool: Rc<Pool>,
-    key: Rc<Key>,
+    key: Rc<PoolKey>,
     _permit: OwnedPermit,
-    _tidy: Tidy,
+    _tidy: PoolTidy,
 }
 
-impl Turn {
-    /// An idle connection, if there is one.
-    pub(crate) fn idle(self) -> Result<Lease, Turn> {
+impl PoolTurn {
+    /// Takes an idle connection, if there is one.
+    pub(crate) fn idle(self) -> Result<Lease, PoolTurn> {
         match self.pool.take_idle(&self.key) {
             Some(connection) => {
                 self.pool.reused.set(self.pool.reused.get() + 1);
@@ -326,7 +324,7 @@ impl Turn {
         }
     }
 
-    /// Takes a new connection in: its task runs until it ends.
+    /// Adds a new connection. `driver` is hyper's future that reads and writes.
     pub(crate) fn fresh<F>(self, sender: SendRequest<Body>, meter: Rc<Meter>, driver: F) -> Lease
     where
         F: Future<Output = Result<(), hyper::Error>> + 'static,
@@ -346,46 +344,46 @@ impl Drop for Connection {
     }
 }
 
-/// A connection in use. Dropped, it is closed.
+/// A connection in use. Dropping this closes it.
 pub(crate) struct Lease {
-    /// There until it is released or dropped.
+    /// `Some` until it is released or dropped.
     connection: Option<Connection>,
-    /// Likewise; dropped after the connection, so that whoever is next finds room.
-    turn: Option<Turn>,
+    /// Likewise. Dropped after the connection, so that the next request may open one.
+    turn: Option<PoolTurn>,
     pub(crate) reused: bool,
 }
 
 impl Lease {
     pub(crate) fn connection(&mut self) -> &mut Connection {
-        self.connection.as_mut().expect("there until released")
+        self.connection.as_mut().expect("the lease is not released")
     }
 
-    /// Moves what can be moved on the connection.
+    /// Reads and writes on the connection as far as possible.
     pub(crate) fn drive(&self, cx: &mut Context<'_>) {
         if let Some(connection) = &self.connection {
             connection.drive.poll(cx);
         }
     }
 
-    /// When anything last moved on the connection.
+    /// Returns when a byte was last sent or received.
     pub(crate) fn last_move(&self) -> Instant {
-        self.connection.as_ref().expect("there until released").meter.last_move()
+        self.connection.as_ref().expect("the lease is not released").meter.last_move()
     }
 
     /// Closes the connection but keeps the right to one.
-    pub(crate) fn discard(mut self) -> Turn {
+    pub(crate) fn discard(mut self) -> PoolTurn {
         self.connection = None;
-        self.turn.take().expect("there until released")
+        self.turn.take().expect("the lease is not released")
     }
 
-    /// The response has been read: the connection can serve the next request, if it is in order.
+    /// Returns the connection to the pool after its response has been read, if it can serve another request.
     pub(crate) fn release(mut self) {
         let (Some(mut connection), Some(turn)) = (self.connection.take(), self.turn.take()) else { return };
-        // What is left to be done after the last byte takes no waiting.
+        // hyper's work after the last byte needs no waiting, so one poll is usually enough.
         if !connection.sender.is_ready() {
             connection.drive.nudge();
         }
-        // hyper closes one that was answered before all of the request was sent.
+        // hyper closes a connection whose response came before the whole request was sent.
         if connection.sender.is_closed() {
             return;
         }
@@ -417,13 +415,13 @@ mod tests {
         Pool::new(PoolLimits { per_host, idle_per_host: 8, idle_timeout: Duration::from_secs(60) })
     }
 
-    fn key(host: &str) -> Rc<Key> {
+    fn key(host: &str) -> Rc<PoolKey> {
         let target = Target { tls: false, host: host.to_owned(), port: 80 };
-        Rc::new(Key { target, proxy: None })
+        Rc::new(PoolKey { target, proxy: None })
     }
 
     #[test]
-    fn hosts_that_nobody_uses_are_forgotten() {
+    fn hosts_without_requests_are_forgotten() {
         run(async {
             let pool = pool(1);
             for number in 0..100 {
@@ -435,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_kept_while_somebody_waits_and_forgotten_by_the_last_to_leave() {
+    fn host_is_kept_while_a_request_waits_and_forgotten_by_the_last_to_leave() {
         run(async {
             let pool = pool(1);
             let host = key("a");

@@ -1,4 +1,4 @@
-//! Which proxy a request goes through, by the rules of curl: decisions only, the environment is an argument.
+//! Chooses the proxy of a request by curl's rules. Decisions only: the environment is an argument.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use percent_encoding::percent_decode_str;
 
 use super::target::Target;
 
-/// The proxies of a client, from the environment unless told otherwise.
+/// The proxies of a client. Default: those of the environment.
 ///
 /// | variable | for |
 /// |---|---|
-/// | `http_proxy`, `HTTP_PROXY` | `http` URLs; the upper-case one not in a CGI program, where a request could set it |
+/// | `http_proxy`, `HTTP_PROXY` | `http` URLs; the upper-case one is ignored in a CGI program, where a request could set it |
 /// | `https_proxy`, `HTTPS_PROXY` | `https` URLs, by CONNECT |
-/// | `all_proxy`, `ALL_PROXY` | both, where the others are not set |
-/// | `no_proxy`, `NO_PROXY` | exceptions: `*`, `example.com` (and all below it), `.example.com`, addresses, `10.0.0.0/8`, each with `:port` if wanted |
+/// | `all_proxy`, `ALL_PROXY` | both, if the others are not set |
+/// | `no_proxy`, `NO_PROXY` | exceptions: `*`, `example.com` (and all below it), `.example.com`, addresses, `10.0.0.0/8`; names and addresses optionally with `:port` |
 ///
-/// A proxy is `http://[user:password@]host[:port]`, the scheme may be left out, `https://` speaks TLS to the proxy itself.
+/// A proxy is `[http://][user:password@]host[:port]`; with `https://` the connection to the proxy itself uses TLS.
 ///
 /// ```
 /// use tidegate_http::Proxies;
@@ -33,13 +33,13 @@ use super::target::Target;
 /// ```
 #[derive(Clone, Default)]
 pub struct Proxies {
-    http: Option<Setting>,
-    https: Option<Setting>,
-    exceptions: Vec<Exception>,
+    http: Option<ProxySetting>,
+    https: Option<ProxySetting>,
+    exceptions: Vec<ProxyException>,
 }
 
 impl Proxies {
-    /// None at all.
+    /// Uses no proxy.
     ///
     /// ```
     /// use tidegate_http::{Client, Proxies};
@@ -50,7 +50,7 @@ impl Proxies {
         Proxies::default()
     }
 
-    /// Those of the process's environment.
+    /// Reads the proxies from the process's environment.
     ///
     /// ```
     /// let proxies = tidegate_http::Proxies::from_env();
@@ -60,7 +60,7 @@ impl Proxies {
         Proxies::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// Those of variables that `get` knows.
+    /// Reads the proxies from variables that `get` returns.
     ///
     /// ```
     /// let none = tidegate_http::Proxies::from_vars(|_| None);
@@ -75,13 +75,13 @@ impl Proxies {
         let https = either("https_proxy").or(all);
         let exceptions = either("no_proxy").unwrap_or_default();
         Proxies {
-            http: http.map(|text| Setting::parse(&text)),
-            https: https.map(|text| Setting::parse(&text)),
-            exceptions: exceptions.split([',', ' ']).filter_map(Exception::parse).collect(),
+            http: http.map(|text| ProxySetting::parse(&text)),
+            https: https.map(|text| ProxySetting::parse(&text)),
+            exceptions: exceptions.split([',', ' ']).filter_map(ProxyException::parse).collect(),
         }
     }
 
-    /// The proxy for `target`; an error says what is wrong with its setting.
+    /// Returns the proxy for `target`, or an error if its setting cannot be used.
     pub(crate) fn choose(&self, target: &Target) -> Result<Option<&Proxy>, BadProxy> {
         let setting = if target.tls { &self.https } else { &self.http };
         let Some(setting) = setting else { return Ok(None) };
@@ -94,7 +94,7 @@ impl Proxies {
 
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |setting: &Option<Setting>| setting.as_ref().map(|setting| setting.shown.clone());
+        let shown = |setting: &Option<ProxySetting>| setting.as_ref().map(|setting| setting.shown.clone());
         f.debug_struct("Proxies")
             .field("http", &shown(&self.http))
             .field("https", &shown(&self.https))
@@ -103,7 +103,7 @@ impl fmt::Debug for Proxies {
     }
 }
 
-/// A setting that cannot be used. It is an error of the requests that would need it, not of all.
+/// A setting that cannot be used. Only requests that need it fail.
 #[derive(Debug)]
 pub(crate) struct BadProxy {
     pub(crate) proxy: String,
@@ -111,7 +111,7 @@ pub(crate) struct BadProxy {
 }
 
 #[derive(Clone)]
-struct Setting {
+struct ProxySetting {
     /// Without user name and password.
     shown: String,
     proxy: Result<Proxy, &'static str>,
@@ -134,12 +134,12 @@ impl Proxy {
     }
 }
 
-impl Setting {
-    fn parse(text: &str) -> Setting {
+impl ProxySetting {
+    fn parse(text: &str) -> ProxySetting {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        // The last one: a password may hold an @ that nobody escaped.
+        // Splits at the last @, because a password may contain one that is not escaped.
         let (user, address) = match rest.rsplit_once('@') {
             Some((user, address)) => (Some(user), address),
             None => (None, rest),
@@ -148,7 +148,7 @@ impl Setting {
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
-            _ => return Setting { shown, proxy: Err("only http:// and https:// proxies are supported") },
+            _ => return ProxySetting { shown, proxy: Err("only http:// and https:// proxies are supported") },
         };
         let proxy = split_port(address, if tls { 443 } else { 80 })
             .filter(|(host, _)| !host.is_empty())
@@ -157,23 +157,23 @@ impl Setting {
                 let authorization = user.map(basic).transpose()?;
                 Ok(Proxy { tls, host, port, authorization })
             });
-        Setting { shown, proxy }
+        ProxySetting { shown, proxy }
     }
 }
 
-/// RFC 7617 of `user:password`, percent-escapes resolved.
+/// Returns the header value of basic authentication (RFC 7617) for `user:password`, with percent-escapes decoded.
 pub(crate) fn basic(user: &str) -> Result<HeaderValue, &'static str> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let mut plain = percent_decode_str(name).collect::<Vec<u8>>();
     plain.push(b':');
     plain.extend(percent_decode_str(password));
     let mut value = HeaderValue::from_str(&format!("Basic {}", BASE64_STANDARD.encode(plain)))
-        .map_err(|_| "its user name cannot be sent")?;
+        .map_err(|_| "its user name cannot be sent in a header")?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// `host`, `host:port`, `[v6]`, `[v6]:port`; the host comes without brackets.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`. The host is returned without brackets.
 fn split_port(address: &str, default: u16) -> Option<(String, u16)> {
     if let Some(rest) = address.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
@@ -192,26 +192,26 @@ fn split_port(address: &str, default: u16) -> Option<(String, u16)> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Exception {
+enum ProxyException {
     All,
     Domain { name: String, port: Option<u16> },
     Network { address: IpAddr, prefix: u8, port: Option<u16> },
 }
 
-impl Exception {
-    fn parse(text: &str) -> Option<Exception> {
+impl ProxyException {
+    fn parse(text: &str) -> Option<ProxyException> {
         let text = text.trim();
         if text.is_empty() {
             return None;
         }
         if text == "*" {
-            return Some(Exception::All);
+            return Some(ProxyException::All);
         }
         if let Some((network, prefix)) = text.split_once('/') {
             let address: IpAddr = network.trim_matches(['[', ']']).parse().ok()?;
             let prefix: u8 = prefix.parse().ok()?;
             let longest = if address.is_ipv4() { 32 } else { 128 };
-            return (prefix <= longest).then_some(Exception::Network { address, prefix, port: None });
+            return (prefix <= longest).then_some(ProxyException::Network { address, prefix, port: None });
         }
         let (host, port) = match split_port(text, 0)? {
             (host, 0) => (host, None),
@@ -219,22 +219,22 @@ impl Exception {
         };
         if let Ok(address) = host.parse::<IpAddr>() {
             let prefix = if address.is_ipv4() { 32 } else { 128 };
-            return Some(Exception::Network { address, prefix, port });
+            return Some(ProxyException::Network { address, prefix, port });
         }
         let name = host.trim_start_matches("*.").trim_start_matches('.').trim_end_matches('.').to_ascii_lowercase();
-        (!name.is_empty()).then_some(Exception::Domain { name, port })
+        (!name.is_empty()).then_some(ProxyException::Domain { name, port })
     }
 
     fn covers(&self, target: &Target) -> bool {
         let at = |port: &Option<u16>| port.is_none_or(|port| port == target.port);
         match self {
-            Exception::All => true,
-            Exception::Domain { name, port } => {
+            ProxyException::All => true,
+            ProxyException::Domain { name, port } => {
                 let host = target.host.trim_end_matches('.');
                 let below = host.strip_suffix(name.as_str());
                 at(port) && below.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            Exception::Network { address, prefix, port } => {
+            ProxyException::Network { address, prefix, port } => {
                 at(port) && target.host.parse().is_ok_and(|host| same_network(host, *address, *prefix))
             }
         }

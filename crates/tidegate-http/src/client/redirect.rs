@@ -1,24 +1,25 @@
-//! Following redirections, where that was asked for.
+//! Follows redirections, for clients that enable it.
 
 use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, LOCATION, TRANSFER_ENCODING,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 
-use super::Inner;
+use super::ClientInner;
 use super::builder::Timeouts;
 use super::exchange::{copy_of, exchange};
 use super::target::Target;
 use crate::body::Body;
+use crate::deadline::now;
 use crate::error::Error;
-use crate::limit::now;
 
-/// Sends `request` and follows where its answer leads; it is asked for seldom, and takes room that others need not carry.
-pub(crate) async fn follow(client: &Inner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
+/// Sends `request` and follows redirections. Apart from [`exchange`], so that other requests' futures do not contain this
+/// one's state.
+pub(crate) async fn follow(client: &ClientInner, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
     let timeouts = request.extensions().get().copied().unwrap_or(client.timeouts);
     let deadline = timeouts.total.map(|limit| now() + limit);
     for _ in 0..=client.redirects {
-        // The whole journey has one total limit.
+        // The total time-out covers all requests of the chain.
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
         request.extensions_mut().insert(Timeouts { total: left, ..timeouts });
         let from = request.uri().clone();
@@ -33,7 +34,7 @@ pub(crate) async fn follow(client: &Inner, mut request: Box<Request<Body>>) -> R
             return Err(refuse("it leads from https to http"));
         }
         let keeps = matches!(response.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
-        // Drained, its connection can serve the next request; a long one is not worth it.
+        // With its body read, the connection can serve the next request. A long body is not read.
         let _ = response.into_body().bytes_up_to(16 * 1024).await;
         let mut next = if keeps {
             copy.take().ok_or_else(|| refuse("the request's body was a stream and cannot be sent again"))?
@@ -69,7 +70,7 @@ fn head_of(request: &Request<Body>) -> http::request::Parts {
     copy.into_parts().0
 }
 
-/// Where a response leads, if it does.
+/// Returns the destination of a redirection, or `None` if `response` is not one.
 fn destination(from: &Uri, response: &Response<Body>) -> Result<Option<Uri>, Error> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
@@ -83,7 +84,7 @@ fn destination(from: &Uri, response: &Response<Body>) -> Result<Option<Uri>, Err
     resolve(from, location).map(Some).ok_or_else(|| bad("its destination is not a URL"))
 }
 
-/// RFC 3986, 5.2, for what HTTP servers send.
+/// Resolves a reference as in RFC 3986, section 5.2, as far as HTTP servers use it.
 fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next()?;
     let scheme = base.scheme_str()?;

@@ -1,4 +1,4 @@
-//! Whom a URL is for.
+//! The target of a URL: scheme, host and port.
 
 use http::Uri;
 use http::uri::Scheme;
@@ -25,10 +25,9 @@ impl Target {
         };
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refuse("it names no host"))?;
         let port = match uri.port() {
-            None if uri.authority().is_some_and(|authority| authority.as_str().ends_with(':')) => default_port(tls),
             None => default_port(tls),
             Some(port) => match port.as_u16() {
-                0 => return Err(refuse("nobody listens on port 0")),
+                0 => return Err(refuse("port 0 cannot be connected to")),
                 port => port,
             },
         };
@@ -36,13 +35,13 @@ impl Target {
         Ok(Target { tls, host, port })
     }
 
-    /// For messages and for the `Host` header: the port only where it is not the scheme's.
+    /// For messages and the `Host` header: without the port if it is the scheme's default.
     pub(crate) fn authority(&self) -> String {
         let host = bracketed(&self.host);
         if self.port == default_port(self.tls) { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// Host and port, always.
+    /// Host and port, including a default port.
     pub(crate) fn address(&self) -> String {
         address(&self.host, self.port)
     }
@@ -60,10 +59,10 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-/// Parses what a caller typed.
+/// Parses a caller's URL.
 pub(crate) fn parse(url: &str) -> Result<Uri, Error> {
     url.parse::<Uri>().map_err(|error| {
-        // What does not parse cannot be taken apart; whatever stands before an @ might be a password.
+        // A URL that does not parse has no known parts, and the text before an @ might contain a password.
         let shown = match (url.split_once("://"), url.rsplit_once('@')) {
             (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
             (None, Some((_, rest))) => rest.to_owned(),
@@ -73,7 +72,7 @@ pub(crate) fn parse(url: &str) -> Result<Uri, Error> {
     })
 }
 
-/// The URL as it may be shown.
+/// Returns the URL without user name and password, to be shown.
 pub(crate) fn without_user(uri: &Uri) -> String {
     let Some(authority) = uri.authority() else { return uri.to_string() };
     match authority.as_str().rsplit_once('@') {

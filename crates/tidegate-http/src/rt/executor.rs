@@ -1,10 +1,10 @@
-//! Spawning for hyper.
+//! hyper's executor on the loop.
 
 use std::future::Future;
 
 use hyper::rt::Executor;
 
-/// Spawns what hyper hands it on the loop that is running. Nothing needs to be `Send`.
+/// Spawns hyper's futures on the running loop. They need not be `Send`.
 ///
 /// ```
 /// use hyper::rt::Executor;

@@ -8,16 +8,16 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-/// As much as one read takes from a socket.
+/// The most bytes that one read takes from a socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// hyper's buffers are not initialised. Clearing them anew for every read costs as much as they are large, most of it
-    /// for nothing; what arrives is read here and copied once, and costs what it weighs. Empty while a read is under way.
+    /// hyper's buffers are not initialised, and zeroing a whole buffer for each read would cost more than reading few bytes.
+    /// So bytes are read into this buffer and copied once. Empty during a read.
     static SCRATCH: Cell<Box<[u8]>> = Cell::default();
 }
 
-/// A `futures_io` stream as hyper wants it.
+/// A `futures_io` stream with hyper's `Read` and `Write`.
 ///
 /// ```
 /// use hyper::rt::{Read, ReadBuf};
@@ -47,7 +47,7 @@ impl<T> Io<T> {
         Io { inner }
     }
 
-    /// The stream inside.
+    /// Returns the wrapped stream by reference.
     ///
     /// ```
     /// assert_eq!(*tidegate_http::rt::Io::new(&b"bytes"[..]).get_ref(), b"bytes");
@@ -56,7 +56,7 @@ impl<T> Io<T> {
         &self.inner
     }
 
-    /// The stream inside, to keep.
+    /// Returns the wrapped stream.
     ///
     /// ```
     /// assert_eq!(tidegate_http::rt::Io::new(&b"bytes"[..]).into_inner(), b"bytes");
@@ -73,7 +73,7 @@ impl<T: AsyncRead + Unpin> Read for Io<T> {
     }
 }
 
-/// Reads once; yields how much.
+/// Reads once and returns the number of bytes.
 pub(crate) fn poll_read_into<T: AsyncRead>(
     stream: Pin<&mut T>,
     cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         Pin::new(&mut self.get_mut().inner).poll_close(cx)
     }
 
-    /// Always: a `futures_io` stream that cannot gather writes the first piece, which is what hyper would do.
+    /// Always `true`: a `futures_io` stream without vectored writes writes the first buffer, as hyper would.
     #[inline]
     fn is_write_vectored(&self) -> bool {
         true

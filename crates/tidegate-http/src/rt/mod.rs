@@ -1,6 +1,5 @@
-//! What hyper asks of a runtime, answered by the loop: [`Io`] turns any `futures_io` stream into hyper's, [`LoopTimer`]
-//! sleeps, [`LoopExecutor`] spawns. The client and the server stand on the first; the other two are for those who use
-//! hyper's own builders on the loop.
+//! hyper's runtime traits, implemented for the loop: [`Io`] makes a hyper stream of any `futures_io` stream, [`LoopTimer`]
+//! sleeps, [`LoopExecutor`] spawns. For programs that use hyper's own builders on the loop.
 
 mod executor;
 mod io;

@@ -1,4 +1,4 @@
-//! Sleeping for hyper, which wants sleeps that are `Send + Sync`.
+//! hyper's timer on the loop. hyper requires sleeps that are `Send + Sync`.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -51,8 +51,8 @@ impl Timer for LoopTimer {
     }
 }
 
-/// The loop's own sleep stays on its loop; this stands in for it. Most of hyper's sleeps are dropped unpolled, so nothing
-/// is left with the loop before the first poll.
+/// A `Send` stand-in for a sleep of the loop, which stays on its loop. Most of hyper's sleeps are dropped unpolled, so the
+/// loop's sleep is created at the first poll.
 struct LoopSleep {
     deadline: Instant,
     armed: Option<OnLoop<RefCell<tidegate_loop::Sleep>>>,

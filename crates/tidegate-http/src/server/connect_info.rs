@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
 
-/// The address a request came from, as an extractor. axum's own of that name would bring tokio's network stack with it.
+/// An extractor for the address of a request's peer. axum's extractor of that name depends on tokio's network stack.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -1,4 +1,4 @@
-//! One connection: TLS, hyper, and the router behind it.
+//! One served connection: TLS, hyper and the router.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -23,25 +23,25 @@ use tidegate_loop::net::TcpStream;
 use tower_service::Service as TowerService;
 
 use super::connect_info::ConnectInfo;
-use super::shared::Shared;
-use super::watch::{Limits, Phase, Waits, Watch, Watched};
-use crate::limit::{Watchdog, now, until};
+use super::shared::ServerShared;
+use super::watch::{ServerLimits, Watch, WatchPhase, WatchWaits, WatchedStream};
+use crate::deadline::{Watchdog, now, until};
 
-/// How long a connection that waits for its peer stays when the server stops: long enough for the loop to ask the kernel
-/// whether a request is there already.
+/// How long a connection that waits for its peer stays open when the server stops: long enough for the loop to poll the
+/// selector, in case a request has arrived already.
 pub(super) const LAST_LOOK: Duration = Duration::from_millis(1);
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
     pub(super) acceptor: Option<TlsAcceptor>,
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) router: Router,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerShared>,
 }
 
 /// Counts a connection as closed, however it ends.
-struct Closing(Arc<Shared>);
+struct Closing(Arc<ServerShared>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -53,7 +53,7 @@ impl Connection {
     pub(super) async fn serve(self) {
         let _closing = Closing(self.shared.clone());
         let Connection { stream, peer, acceptor, limits, router, shared } = self;
-        // Responses are written whole; waiting for more to fill a segment would only delay them.
+        // hyper writes a response in one piece, so waiting for more data to fill a segment would only delay it.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = acceptor else { return speak(stream, peer, limits, router, shared).await };
         match until(Some(now() + limits.header), pin!(acceptor.accept(stream))).await {
@@ -70,14 +70,14 @@ impl Connection {
     }
 }
 
-async fn speak<T>(stream: T, peer: SocketAddr, limits: Limits, router: Router, shared: Arc<Shared>)
+async fn speak<T>(stream: T, peer: SocketAddr, limits: ServerLimits, router: Router, shared: Arc<ServerShared>)
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let watch = Watch::new();
-    let waits = Rc::new(Waits::default());
-    let io = Watched::new(stream, watch.clone(), waits.clone());
-    let service = Service { router, peer, watch: watch.clone(), shared: shared.clone() };
+    let waits = Rc::new(WatchWaits::default());
+    let io = WatchedStream::new(stream, watch.clone(), waits.clone());
+    let service = RouterService { router, peer, watch: watch.clone(), shared: shared.clone() };
     let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
     let mut stopped = pin!(shared.stopped());
     let mut told: Option<Instant> = None;
@@ -91,8 +91,8 @@ where
             if told.is_none() && stopped.as_mut().poll(cx).is_ready() {
                 told = Some(now());
             }
-            let waits_for_peer = matches!(watch.phase(), Phase::New | Phase::Idle) && !waits.is_writing();
-            // hyper would close one that waits at once, and with it a request that is on its way through the kernel.
+            let waits_for_peer = matches!(watch.phase(), WatchPhase::New | WatchPhase::Idle) && !waits.is_writing();
+            // hyper would close a waiting connection at once, and lose a request that is already in the kernel.
             if told.is_some() && !waits_for_peer && !ending {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
@@ -112,38 +112,38 @@ where
     }
 }
 
-/// The router as hyper wants it.
-struct Service {
+/// The router as a service of hyper.
+struct RouterService {
     router: Router,
     peer: SocketAddr,
     watch: Arc<Watch>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Service {
+impl hyper::service::Service<Request<Incoming>> for RouterService {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Responding;
+    type Future = RouterFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Responding {
+    fn call(&self, request: Request<Incoming>) -> RouterFuture {
         self.shared.requested();
-        self.watch.enter(if request.body().is_end_stream() { Phase::Busy } else { Phase::Body });
+        self.watch.enter(if request.body().is_end_stream() { WatchPhase::Busy } else { WatchPhase::Body });
         let mut request = request.map(|incoming| RequestBody { incoming, watch: self.watch.clone() });
         request.extensions_mut().insert(ConnectInfo(self.peer));
         // A router is always ready.
-        Responding { route: self.router.clone().call(request), watch: Some(self.watch.clone()) }
+        RouterFuture { route: self.router.clone().call(request), watch: Some(self.watch.clone()) }
     }
 }
 
 pin_project! {
-    struct Responding {
+    struct RouterFuture {
         #[pin]
         route: RouteFuture<Infallible>,
         watch: Option<Arc<Watch>>,
     }
 }
 
-impl Future for Responding {
+impl Future for RouterFuture {
     type Output = Result<Response<ResponseBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -157,7 +157,7 @@ impl Future for Responding {
     }
 }
 
-/// A request's body, which tells when it has been read.
+/// A request's body that records when it has been read.
 struct RequestBody {
     incoming: Incoming,
     watch: Arc<Watch>,
@@ -190,7 +190,7 @@ impl Drop for RequestBody {
     }
 }
 
-/// A response's body, which tells when hyper is through with it.
+/// A response's body that records when hyper drops it.
 struct ResponseBody {
     body: axum::body::Body,
     watch: Arc<Watch>,
@@ -215,6 +215,6 @@ impl HttpBody for ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        self.watch.enter(Phase::Idle);
+        self.watch.enter(WatchPhase::Idle);
     }
 }

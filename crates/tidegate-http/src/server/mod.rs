@@ -27,15 +27,12 @@ use tidegate_sync::{OwnedPermit, Semaphore};
 pub use connect_info::{ConnectInfo, NoConnectInfo};
 pub use shared::{ServerHandle, ServerStats};
 
-use crate::limit::{now, until};
+use crate::deadline::{now, until};
 use connection::{Connection, LAST_LOOK};
-use shared::Shared;
-use watch::Limits;
+use shared::ServerShared;
+use watch::ServerLimits;
 
-/// After running out of descriptors, how long until the next try, unless a connection ends before.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-
-/// Serves `router` on `listener`: configure what is returned, then [`run`](Server::run) it.
+/// Serves `router` on `listener`: configure the returned server, then [`run`](Server::run) it.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -63,7 +60,7 @@ pub fn serve(listener: TcpListener, router: Router) -> Server {
         listener,
         router,
         tls: None,
-        limits: Limits {
+        limits: ServerLimits {
             header: Duration::from_secs(30),
             idle: Duration::from_secs(75),
             stall: Duration::from_secs(60),
@@ -71,7 +68,7 @@ pub fn serve(listener: TcpListener, router: Router) -> Server {
         },
         connections: 10_000,
         grace: Duration::from_secs(10),
-        shared: Arc::new(Shared::new()),
+        shared: Arc::new(ServerShared::new()),
     }
 }
 
@@ -81,32 +78,32 @@ pub struct Server {
     listener: TcpListener,
     router: Router,
     tls: Option<Arc<ServerConfig>>,
-    limits: Limits,
+    limits: ServerLimits,
     connections: usize,
     grace: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
-/// How a server ended.
+/// The result of [`Server::run`] after a stop.
 ///
 /// See [`serve`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Connections accepted, all in all.
+    /// Connections accepted in total.
     pub accepted: u64,
-    /// Requests handed to the router, all in all.
+    /// Requests passed to the router in total.
     pub requests: u64,
-    /// Connections that were still open when the server was told to stop, and ended by themselves.
+    /// Connections that were open when the server was stopped, and ended within the grace.
     pub finished: usize,
     /// Connections that were cut because the grace was over.
     pub cut: usize,
-    /// From the word to the end.
+    /// Time from the stop to the end.
     pub took: Duration,
 }
 
 impl Server {
-    /// Speaks TLS; see [`server_config`](crate::server_config).
+    /// Serves TLS; see [`server_config`](crate::server_config).
     ///
     /// ```no_run
     /// # use tidegate_http::{serve, server_config};
@@ -119,10 +116,10 @@ impl Server {
         self
     }
 
-    /// How many connections there may be at once; more wait in the listener's backlog. 10,000 unless set.
+    /// The largest number of open connections; more wait in the listener's backlog. Default: 10,000.
     ///
     /// # Panics
-    /// When it is 0.
+    /// If `limit` is 0.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -130,13 +127,13 @@ impl Server {
     /// # }
     /// ```
     pub fn connections(mut self, limit: usize) -> Self {
-        assert!(limit > 0, "a server without connections could serve nobody");
+        assert!(limit > 0, "the limit on connections must be at least 1");
         self.connections = limit;
         self
     }
 
-    /// How long a request's head may take, from its first byte, or from accepting the connection, to its last; the TLS
-    /// handshake may take as long. 30 seconds unless set.
+    /// How long a request's head may take: from its first byte, or from the accepting of the connection, to its last byte.
+    /// Also limits the TLS handshake. Default: 30 seconds.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -148,7 +145,7 @@ impl Server {
         self
     }
 
-    /// How long a connection is kept between requests. 75 seconds unless set.
+    /// How long a connection is kept between requests. Default: 75 seconds.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -160,8 +157,8 @@ impl Server {
         self
     }
 
-    /// How long a peer may send nothing while its body is waited for, or read nothing while there is something to write.
-    /// 60 seconds unless set. A handler may take as long as it likes.
+    /// How long a peer may send nothing of a body that the server waits for, or read nothing of a response. Default: 60
+    /// seconds. The time that a handler takes is not limited.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -173,7 +170,7 @@ impl Server {
         self
     }
 
-    /// How long a peer may keep the server waiting for one request's body, all waits together. 10 minutes unless set. It
+    /// How long a peer may keep the server waiting for one request's body, all waits together. Default: 10 minutes. This
     /// bounds a body that comes byte by byte; the time that a handler takes to read it does not count.
     ///
     /// ```
@@ -186,7 +183,7 @@ impl Server {
         self
     }
 
-    /// How long requests may take to finish once the server is told to stop. 10 seconds unless set.
+    /// How long requests may take to finish once the server is stopped. Default: 10 seconds.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -198,7 +195,7 @@ impl Server {
         self
     }
 
-    /// The way to stop it and to look at it while it runs, from any thread.
+    /// Returns a handle that stops the server and reads its figures, from any thread.
     ///
     /// ```
     /// # async fn example(listener: tidegate_loop::net::TcpListener, router: axum::Router) {
@@ -212,24 +209,25 @@ impl Server {
         ServerHandle::new(self.shared.clone())
     }
 
-    /// Serves until [`ServerHandle::stop`] is called. Then nothing more is accepted but what waits in the backlog; idle
-    /// connections are closed, requests under way are finished, and what is left after the [grace](Self::grace) is cut.
+    /// Serves until [`ServerHandle::stop`] is called. Then the connections in the backlog are accepted and no others; idle
+    /// connections are closed, requests in flight are finished, and connections that are still open after the
+    /// [grace](Self::grace) are cut.
     ///
-    /// A panic in a handler ends its connection and is reported by the loop; the server goes on. Out of descriptors it
-    /// waits for one to become free.
+    /// A panic in a handler ends its connection and is reported by the loop; the server goes on. When the process is out of
+    /// descriptors, the listener waits until one is free.
     ///
     /// # Errors
-    /// When the listener fails for another reason.
+    /// If the listener fails for another reason.
     ///
     /// # Cancel safety
-    /// Dropped, the listener and all connections are closed at once.
+    /// Dropping the future closes the listener and all connections at once.
     ///
     /// See [`serve`] for an example.
     pub async fn run(self) -> io::Result<Stopped> {
         let Server { listener, router, tls, limits, connections, grace, shared } = self;
         let acceptor = tls.map(TlsAcceptor::from);
         let gate = Arc::new(Semaphore::new(connections));
-        let crowd = Crowd::default();
+        let open = Connections::default();
         let admit = |stream: TcpStream, peer: SocketAddr, permit: OwnedPermit| {
             let connection = Connection {
                 stream,
@@ -239,7 +237,7 @@ impl Server {
                 router: router.clone(),
                 shared: shared.clone(),
             };
-            crowd.spawn(connection.serve(), permit);
+            open.spawn(connection.serve(), permit);
             shared.accepted();
         };
         let accepting = async {
@@ -247,11 +245,6 @@ impl Server {
                 let permit = gate.clone().acquire_owned().await.expect("the gate is never closed");
                 match listener.accept().await {
                     Ok((stream, peer)) => admit(stream, peer, permit),
-                    Err(error) if is_out_of_descriptors(&error) => {
-                        drop(permit);
-                        log::warn!("no more connections for now: {error}");
-                        until(Some(now() + ACCEPT_AGAIN), pin!(crowd.one_leaves())).await;
-                    }
                     Err(error) => return error,
                 }
             }
@@ -260,9 +253,9 @@ impl Server {
             return Err(error);
         }
 
-        let told = now();
-        // Whoever is in the backlog has been accepted as far as he can tell. A ring has to be asked before it answers, so
-        // they are looked for twice.
+        let stopped_at = now();
+        // To their peers, the connections in the backlog look accepted, so they are served. With io_uring the first poll
+        // only submits the request, so there are two rounds.
         for _ in 0..2 {
             poll_fn(|cx| {
                 while let Ok(permit) = gate.try_acquire_owned() {
@@ -277,13 +270,13 @@ impl Server {
             sleep(LAST_LOOK).await;
         }
         drop(listener);
-        until(Some(told + grace), pin!(crowd.all_leave())).await;
-        let (finished, cut) = (shared.closed_since_stop(), crowd.len());
-        crowd.cut();
-        crowd.all_leave().await;
+        until(Some(stopped_at + grace), pin!(open.all_end())).await;
+        let (finished, cut) = (shared.closed_since_stop(), open.len());
+        open.cut();
+        open.all_end().await;
         let stats = shared.stats();
         let (accepted, requests) = (stats.accepted, stats.requests);
-        Ok(Stopped { accepted, requests, finished, cut, took: now() - told })
+        Ok(Stopped { accepted, requests, finished, cut, took: now() - stopped_at })
     }
 }
 
@@ -299,12 +292,7 @@ impl fmt::Debug for Server {
     }
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    // ENFILE, EMFILE, ENOBUFS, ENOMEM: of a loop on Linux.
-    matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
-}
-
-/// `future`'s output, or `None` once `end` is reached.
+/// Returns `future`'s output, or `None` if `end` is ready first.
 async fn unless<F: Future>(end: impl Future, future: F) -> Option<F::Output> {
     let (mut end, mut future) = (pin!(end), pin!(future));
     poll_fn(|cx| {
@@ -316,26 +304,27 @@ async fn unless<F: Future>(end: impl Future, future: F) -> Option<F::Output> {
     .await
 }
 
-/// The connections' tasks. Dropped, all of them are cancelled.
+/// The tasks of the open connections. Dropping this cancels them.
 #[derive(Default)]
-struct Crowd {
-    inner: Rc<CrowdInner>,
+struct Connections {
+    inner: Rc<ConnectionsInner>,
 }
 
 #[derive(Default)]
-struct CrowdInner {
+struct ConnectionsInner {
     tasks: RefCell<HashMap<u64, Task>>,
     next: std::cell::Cell<u64>,
-    left: tidegate_sync::Event,
+    /// Notified whenever a connection ends.
+    ended: tidegate_sync::Event,
 }
 
-impl Crowd {
+impl Connections {
     fn spawn(&self, connection: impl Future<Output = ()> + 'static, permit: OwnedPermit) {
         let id = self.inner.next.get();
         self.inner.next.set(id + 1);
-        let place = Place { crowd: self.inner.clone(), id, permit: Some(permit) };
+        let entry = ConnectionEntry { open: self.inner.clone(), id, permit: Some(permit) };
         let task = spawn(async move {
-            let _place = place;
+            let _entry = entry;
             connection.await;
         })
         .task();
@@ -346,13 +335,9 @@ impl Crowd {
         self.inner.tasks.borrow().len()
     }
 
-    async fn one_leaves(&self) {
-        self.inner.left.wait().await;
-    }
-
-    async fn all_leave(&self) {
+    async fn all_end(&self) {
         while self.len() > 0 {
-            self.one_leaves().await;
+            self.inner.ended.wait().await;
         }
     }
 
@@ -364,24 +349,24 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Connections {
     fn drop(&mut self) {
         self.cut();
     }
 }
 
-/// A connection's place among the others, given up when its task ends, however it ends.
-struct Place {
-    crowd: Rc<CrowdInner>,
+/// A connection's entry in [`Connections`], removed when its task ends, however it ends.
+struct ConnectionEntry {
+    open: Rc<ConnectionsInner>,
     id: u64,
     permit: Option<OwnedPermit>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
-        let task = self.crowd.tasks.borrow_mut().remove(&self.id);
+        let task = self.open.tasks.borrow_mut().remove(&self.id);
         drop(task);
         self.permit = None;
-        self.crowd.left.notify_all();
+        self.open.ended.notify_all();
     }
 }

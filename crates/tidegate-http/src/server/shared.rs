@@ -1,4 +1,4 @@
-//! What a running server shares with those who watch it, on any thread.
+//! The state that a running server shares with its handles, which may be on other threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tidegate_sync::Event;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Connections there are.
+    /// Connections open now.
     pub open: u64,
     /// Connections accepted so far.
     pub accepted: u64,
@@ -29,20 +29,20 @@ pub struct ServerStats {
     pub timed_out: u64,
 }
 
-pub(super) struct Shared {
+pub(super) struct ServerShared {
     stop: Event,
     accepted: AtomicU64,
     closed: AtomicU64,
-    /// How many were closed when the word to stop was given; `u64::MAX` before.
+    /// The value of `closed` when the server was stopped; `u64::MAX` before.
     closed_before: AtomicU64,
     requests: AtomicU64,
     handshakes_failed: AtomicU64,
     timed_out: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn new() -> Shared {
-        Shared {
+impl ServerShared {
+    pub(super) fn new() -> ServerShared {
+        ServerShared {
             stop: Event::new(),
             accepted: AtomicU64::new(0),
             closed: AtomicU64::new(0),
@@ -71,7 +71,7 @@ impl Shared {
         self.stop.set();
     }
 
-    /// Connections closed since the word to stop was given.
+    /// Connections closed since the server was stopped.
     pub(super) fn closed_since_stop(&self) -> usize {
         let since = self.closed.load(Relaxed).saturating_sub(self.closed_before.load(Relaxed));
         usize::try_from(since).unwrap_or(usize::MAX)
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     pub(super) fn stats(&self) -> ServerStats {
-        // In this order: a connection counted as closed has been counted as accepted.
+        // `closed` is read first: each connection counted there has been counted in `accepted` before.
         let closed = self.closed.load(Relaxed);
         let accepted = self.accepted.load(Relaxed);
         ServerStats {
@@ -103,25 +103,25 @@ impl Shared {
     }
 }
 
-/// The way to a running server; see [`Server::handle`](crate::Server::handle). Cheap to clone, for any thread.
+/// A handle to a running server; see [`Server::handle`](crate::Server::handle). Cheap to clone, for any thread.
 #[derive(Clone)]
 pub struct ServerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
 impl ServerHandle {
-    pub(super) fn new(shared: Arc<Shared>) -> ServerHandle {
+    pub(super) fn new(shared: Arc<ServerShared>) -> ServerHandle {
         ServerHandle { shared }
     }
 
-    /// Tells the server to stop; [`run`](crate::Server::run) says how it does. Telling it twice changes nothing.
+    /// Stops the server as described in [`run`](crate::Server::run). A second call changes nothing.
     ///
     /// See [`serve`](crate::serve) for an example.
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Whether it has been told to stop.
+    /// Whether [`stop`](Self::stop) was called.
     ///
     /// ```
     /// # async fn example(server: tidegate_http::Server) {
@@ -132,7 +132,7 @@ impl ServerHandle {
         self.shared.stop.is_set()
     }
 
-    /// Its figures.
+    /// The server's figures.
     ///
     /// ```
     /// # async fn example(server: tidegate_http::Server) {

@@ -1,5 +1,5 @@
-//! Who keeps whom waiting on a connection. hyper has a time-out for a request's head alone, and arms a timer for each
-//! request; here the connection's phase is noted as it changes, and one timer a connection, seldom armed, looks at it.
+//! The time-outs of a served connection. hyper has one for a request's head only, with a timer per request. Here a
+//! connection records its phase as it changes, and one timer per connection, seldom armed, checks it.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-use crate::limit::now;
+use crate::deadline::now;
 use crate::rt::poll_read_into;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ServerLimits {
     pub(super) header: Duration,
     pub(super) idle: Duration,
     pub(super) stall: Duration,
-    /// All waits for parts of one request's body together.
+    /// For all waits for parts of one request's body together.
     pub(super) body: Duration,
 }
 
-/// What the connection waits for.
+/// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(super) enum WatchPhase {
     /// The first byte of the first request.
     New,
     /// The first byte of the next one.
@@ -41,47 +41,48 @@ pub(super) enum Phase {
     Busy,
 }
 
-const PHASES: [Phase; 5] = [Phase::New, Phase::Idle, Phase::Head, Phase::Body, Phase::Busy];
+const PHASES: [WatchPhase; 5] =
+    [WatchPhase::New, WatchPhase::Idle, WatchPhase::Head, WatchPhase::Body, WatchPhase::Busy];
 
-/// A connection's phase. Bodies carry it to wherever a handler takes them, so it is atomic; only the connection's own task
-/// acts on it.
+/// A connection's phase. Atomic, because a handler may send a body, which changes the phase, to another thread. Only the
+/// connection's own task acts on it.
 pub(super) struct Watch {
     phase: AtomicU8,
     start: Instant,
-    /// When the phase began, in nanoseconds since `start`. Kept where a limit counts from there.
+    /// When the phase began, in nanoseconds since `start`. Set in the phases whose limit counts from there.
     since: AtomicU64,
-    /// For how long the peer has kept the server waiting within the current body, in nanoseconds, without the wait that
-    /// has not ended. Set to 0 when a body begins.
+    /// How long the server has waited for parts of the current body, in nanoseconds, without a wait that has not ended.
+    /// Reset when a body begins.
     waited: AtomicU64,
 }
 
 impl Watch {
     pub(super) fn new() -> Arc<Watch> {
         Arc::new(Watch {
-            phase: AtomicU8::new(Phase::New as u8),
+            phase: AtomicU8::new(WatchPhase::New as u8),
             start: now(),
             since: AtomicU64::new(0),
             waited: AtomicU64::new(0),
         })
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> WatchPhase {
         PHASES[usize::from(self.phase.load(Relaxed))]
     }
 
-    pub(super) fn enter(&self, phase: Phase) {
-        if matches!(phase, Phase::Idle | Phase::Head) {
+    pub(super) fn enter(&self, phase: WatchPhase) {
+        if matches!(phase, WatchPhase::Idle | WatchPhase::Head) {
             self.touch();
         }
-        if phase == Phase::Body {
+        if phase == WatchPhase::Body {
             self.waited.store(0, Relaxed);
         }
         self.phase.store(phase as u8, Relaxed);
     }
 
-    /// The request's body has been read, or is not wanted.
+    /// The request's body has been read, or was dropped.
     pub(super) fn body_done(&self) {
-        let _ = self.phase.compare_exchange(Phase::Body as u8, Phase::Busy as u8, Relaxed, Relaxed);
+        let _ = self.phase.compare_exchange(WatchPhase::Body as u8, WatchPhase::Busy as u8, Relaxed, Relaxed);
     }
 
     /// A wait for a part of the body has ended.
@@ -103,33 +104,33 @@ impl Watch {
     }
 }
 
-/// Since when the socket has kept somebody waiting.
+/// Since when the connection has waited for its socket.
 #[derive(Default)]
-pub(super) struct Waits {
-    /// It has had nothing for whoever reads.
+pub(super) struct WatchWaits {
+    /// Since when a read has been pending.
     read: Cell<Option<Instant>>,
-    /// It has not taken what there is to write.
+    /// Since when a write has been pending.
     write: Cell<Option<Instant>>,
 }
 
-impl Waits {
-    /// Whether something is left to write that the socket does not take.
+impl WatchWaits {
+    /// Whether a write is pending.
     pub(super) fn is_writing(&self) -> bool {
         self.write.get().is_some()
     }
 
-    /// When the peer's time is over, as things stand.
-    pub(super) fn deadline(&self, watch: &Watch, limits: &Limits) -> Option<Instant> {
+    /// Returns when the current wait for the peer times out, or `None` without a limit.
+    pub(super) fn deadline(&self, watch: &Watch, limits: &ServerLimits) -> Option<Instant> {
         let reading = match watch.phase() {
-            Phase::New | Phase::Head => Some(watch.since() + limits.header),
-            Phase::Idle => Some(watch.since() + limits.idle),
+            WatchPhase::New | WatchPhase::Head => Some(watch.since() + limits.header),
+            WatchPhase::Idle => Some(watch.since() + limits.idle),
             // Waits are added up, not the time since the body began: a handler may take its time to read.
-            Phase::Body => {
+            WatchPhase::Body => {
                 let limit = limits.stall.min(limits.body.saturating_sub(watch.waited()));
                 self.read.get().map(|since| since + limit)
             }
-            // It is not the peer who is waited for.
-            Phase::Busy => None,
+            // The connection waits for the handler, not for the peer.
+            WatchPhase::Busy => None,
         };
         let writing = self.write.get().map(|since| since + limits.stall);
         match (reading, writing) {
@@ -145,17 +146,17 @@ fn wait(since: &Cell<Option<Instant>>) {
     }
 }
 
-/// A connection's stream under watch. The limits are kept by the connection's task: hyper does not read again only because
-/// a response is done.
-pub(super) struct Watched<T> {
+/// A connection's stream, which records phases and waits. The connection's task enforces the limits, because hyper does
+/// not poll the stream just because a response is done.
+pub(super) struct WatchedStream<T> {
     stream: T,
     watch: Arc<Watch>,
-    waits: Rc<Waits>,
+    waits: Rc<WatchWaits>,
 }
 
-impl<T> Watched<T> {
-    pub(super) fn new(stream: T, watch: Arc<Watch>, waits: Rc<Waits>) -> Watched<T> {
-        Watched { stream, watch, waits }
+impl<T> WatchedStream<T> {
+    pub(super) fn new(stream: T, watch: Arc<Watch>, waits: Rc<WatchWaits>) -> WatchedStream<T> {
+        WatchedStream { stream, watch, waits }
     }
 
     fn wrote<R>(&self, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -164,20 +165,20 @@ impl<T> Watched<T> {
             return written;
         }
         self.waits.write.set(None);
-        // The last of a response leaves after its body is done.
-        if self.watch.phase() == Phase::Idle {
+        // The last bytes of a response are written after its body has been dropped.
+        if self.watch.phase() == WatchPhase::Idle {
             self.watch.touch();
         }
         written
     }
 }
 
-impl<T: AsyncRead + Unpin> Read for Watched<T> {
+impl<T: AsyncRead + Unpin> Read for WatchedStream<T> {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let Poll::Ready(read) = poll_read_into(Pin::new(&mut this.stream), cx, buf) else {
-            if this.watch.phase() == Phase::Body {
+            if this.watch.phase() == WatchPhase::Body {
                 wait(&this.waits.read);
             }
             return Poll::Pending;
@@ -185,14 +186,14 @@ impl<T: AsyncRead + Unpin> Read for Watched<T> {
         if let Some(since) = this.waits.read.take() {
             this.watch.waited_for_body(now().saturating_duration_since(since));
         }
-        if matches!(this.watch.phase(), Phase::New | Phase::Idle) {
-            this.watch.enter(Phase::Head);
+        if matches!(this.watch.phase(), WatchPhase::New | WatchPhase::Idle) {
+            this.watch.enter(WatchPhase::Head);
         }
         Poll::Ready(read.map(|_| ()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> Write for Watched<T> {
+impl<T: AsyncWrite + Unpin> Write for WatchedStream<T> {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
@@ -204,7 +205,8 @@ impl<T: AsyncWrite + Unpin> Write for Watched<T> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        // TLS keeps what the socket did not take; a socket keeps nothing, and its flush is no news.
+        // A TLS stream buffers what the socket does not accept. A socket buffers nothing, so a flush that is ready does not
+        // mean that bytes were written.
         if flushed.is_pending() { this.wrote(flushed) } else { flushed }
     }
 

@@ -1,4 +1,4 @@
-//! What was wrong with a peer's certificate, in words.
+//! Errors about a peer's certificate.
 
 use std::fmt;
 use std::io;
@@ -18,22 +18,22 @@ pub enum TlsFault {
     Expired,
     /// The certificate is not valid yet: this machine's clock is wrong, most likely.
     NotYetValid,
-    /// The certificate is somebody else's.
+    /// The certificate is for another name.
     WrongName {
         /// The names it is for.
         presented: Vec<String>,
     },
-    /// Nobody who is trusted vouches for the certificate; a private authority is added with
+    /// The certificate was not issued by a trusted authority. Add a private authority with
     /// [`ca_file`](crate::ClientBuilder::ca_file) or `SSL_CERT_FILE`.
     UnknownIssuer,
     /// The certificate was revoked.
     Revoked,
-    /// Anything else: in rustls' words.
+    /// Another fault, with rustls' message.
     Other(String),
 }
 
 impl TlsFault {
-    /// `Err` when it is not about TLS at all but about the connection under it.
+    /// Returns the error unchanged if it is about the connection and not about TLS.
     pub(crate) fn of(error: io::Error) -> Result<TlsFault, io::Error> {
         let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
             return match error.kind() {
@@ -43,7 +43,7 @@ impl TlsFault {
         };
         Ok(match inner {
             rustls::Error::InvalidCertificate(certificate) => TlsFault::of_certificate(certificate),
-            // What a server that speaks plain HTTP on that port sends.
+            // This is the error if a server answers in plain HTTP on that port.
             rustls::Error::InvalidMessage(_) => {
                 TlsFault::Other(format!("it does not speak TLS on this port ({inner})"))
             }
@@ -59,7 +59,8 @@ impl TlsFault {
             CertificateError::NotValidForNameContext { presented, .. } => {
                 TlsFault::WrongName { presented: presented.iter().map(|name| plain_name(name)).collect() }
             }
-            // The others: it names a trusted authority that did not sign it; most likely one of the same name did.
+            // The other two: the certificate names a trusted authority that did not sign it, most likely because another
+            // authority has the same name.
             CertificateError::UnknownIssuer
             | CertificateError::BadSignature
             | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => TlsFault::UnknownIssuer,
@@ -88,7 +89,7 @@ impl fmt::Display for TlsFault {
                 write!(f, "its certificate is for another name ({})", presented.join(", "))
             }
             TlsFault::UnknownIssuer => f.write_str(
-                "its certificate was issued by nobody trusted here; add a private authority with ca_file or SSL_CERT_FILE",
+                "its certificate was not issued by a trusted authority; add a private one with ca_file or SSL_CERT_FILE",
             ),
             TlsFault::Revoked => f.write_str("its certificate was revoked"),
             TlsFault::Other(text) => f.write_str(text),

@@ -1,5 +1,5 @@
-//! TLS by rustls, with ring's cryptography: whom a client trusts, what a server shows, and what was wrong with a
-//! certificate.
+//! TLS by rustls, with ring's cryptography: the authorities that a client trusts, a server's certificate, and errors about
+//! a peer's certificate.
 
 mod fault;
 mod roots;

@@ -1,4 +1,4 @@
-//! Whom a client trusts.
+//! The certificate authorities that a client trusts.
 
 use std::cell::OnceCell;
 use std::env;
@@ -21,18 +21,18 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Roots {
-    /// The machine's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR` where they are set; Mozilla's, as compiled in, on a
-    /// machine without any.
+    /// The machine's authorities, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR` if set. On a machine without any, Mozilla's
+    /// list, which is compiled in.
     #[default]
     Platform,
-    /// Mozilla's, as compiled in: the same on every machine.
+    /// Mozilla's list, which is compiled in: the same on every machine.
     Webpki,
-    /// Nobody but those of `ca_file`.
+    /// Only the authorities of `ca_file`.
     None,
 }
 
-/// The client's TLS, made when the first `https` request needs it: reading the machine's authorities takes a moment that
-/// plain HTTP need not pay.
+/// The client's TLS configuration, created for the first `https` request: reading the machine's authorities takes time that
+/// plain HTTP does not need.
 pub(crate) struct Trust {
     roots: Roots,
     extra: Vec<CertificateDer<'static>>,
@@ -90,7 +90,7 @@ fn certificates_of(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 
 fn add_platform(store: &mut RootCertStore) -> Result<(), Error> {
     let mut named = false;
-    // Whoever names a file wants that one; to go on without it would be to trust others than was said.
+    // A file that is set but cannot be used is an error: going on without it would trust other authorities than stated.
     for (variable, is_file) in [("SSL_CERT_FILE", true), ("SSL_CERT_DIR", false)] {
         let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) else { continue };
         named = true;

@@ -1,4 +1,4 @@
-//! What a server shows.
+//! A server's certificate and key.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ impl Nginx {
         scratch.write_certificates();
         fs::create_dir(scratch.file("files")).unwrap();
         fs::write(scratch.file("files/hello"), "hello\n").unwrap();
-        // Somebody else may take a port between our look and nginx's bind.
+        // Another program may take a port before nginx binds it.
         for _ in 0..10 {
             let (http, https) = (free_port(), free_port());
             fs::write(scratch.file("nginx.conf"), configuration(&scratch, http, https)).unwrap();

@@ -106,12 +106,12 @@ pub(crate) async fn output(program: &'static str, arguments: Vec<String>) -> Out
     tidegate_loop::to_thread(run).await.unwrap()
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free at the time of the call.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A block of noise that repeats; its length is no multiple of anybody's buffer, so what is lost or doubled shows.
+/// A block of noise that repeats. Its length is not a multiple of a buffer's, so lost or doubled bytes show.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| (0..1_000_003u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect())

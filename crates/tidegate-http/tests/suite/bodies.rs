@@ -144,7 +144,7 @@ fn request_is_produced_no_faster_than_it_is_taken() {
 }
 
 #[test]
-fn last_byte_frees_the_connection_before_anybody_asks_for_the_end() {
+fn last_byte_frees_the_connection_before_the_end_is_read() {
     on_loop(async {
         let server = running(Router::new().route("/", get(|| async { "all" }))).await;
         let client = client();

@@ -178,7 +178,7 @@ fn secrets_among_the_headers_are_marked_both_ways() {
 }
 
 #[test]
-fn nobody_listening_is_told_with_the_address() {
+fn connection_refused_is_reported_with_the_address() {
     on_loop(async {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

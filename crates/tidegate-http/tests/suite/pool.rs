@@ -1,4 +1,4 @@
-//! Who gets which connection, and when.
+//! Which request gets which connection, and when.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use tidegate_loop::spawn;
 
 use crate::support::{advance, answer, client, on_loop, plain, read_head, running, scripted, until, with_still_clock};
 
-/// A peer that notes the path of each request and answers none before it is told to.
+/// A peer that records the path of each request and answers only on the test's command.
 #[derive(Clone, Default)]
 struct Held {
     paths: Rc<RefCell<Vec<String>>>,
@@ -51,7 +51,7 @@ impl Held {
 }
 
 #[test]
-fn limit_holds_and_those_who_wait_are_served_in_order() {
+fn limit_holds_and_waiting_requests_are_served_in_order() {
     on_loop(async {
         let held = Held::default();
         let url = held.start().await;

@@ -143,8 +143,8 @@ fn refusals_of_the_proxy_name_it_and_the_host() {
         let shown = proxy.as_str();
         let with_password = proxy.replace("http://", "http://me:wr0ng@");
         let cases = [
-            (proxy.clone(), "https://127.0.0.1:8/", "wants a user name and password (407)"),
-            (with_password, "https://127.0.0.1:8/", "refuses user name and password (407)"),
+            (proxy.clone(), "https://127.0.0.1:8/", "requires a user name and password (407)"),
+            (with_password, "https://127.0.0.1:8/", "refused the user name and password (407)"),
             (proxy.clone(), "https://127.0.0.1:1/", "502 Bad Gateway"),
         ];
         for (proxy, url, reason) in cases {

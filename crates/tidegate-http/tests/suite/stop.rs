@@ -120,7 +120,7 @@ fn request_that_waits_in_the_backlog_is_served() {
         let handle = server.handle();
         let stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(GET).await.unwrap();
-        // Told to stop before it has accepted anybody.
+        // Stopped before it has accepted a connection.
         handle.stop();
         let report = server.run().await.unwrap();
         assert_eq!((report.requests, report.finished, report.cut), (1, 1, 0));

@@ -1,4 +1,4 @@
-//! What the tests stand on: loops, servers of ours, peers that follow a script, streams.
+//! Shared by the tests: loops, tidegate's servers, peers that follow a script, streams.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -54,7 +54,7 @@ impl Certificates {
         let scratch = Scratch::new();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Authorities are told apart by their names.
+        // Authorities are distinguished by their names.
         params.distinguished_name.push(DnType::CommonName, scratch.path().to_str().unwrap());
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let key = KeyPair::generate().unwrap();

@@ -1,4 +1,4 @@
-//! Waiting no longer than until an instant.
+//! Deadlines: waiting until an instant at most.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,23 +7,23 @@ use std::time::Instant;
 
 use tidegate_loop::{LoopHandle, Sleep, sleep_until};
 
-/// The loop's time; outside of a loop the machine's, so that what is dropped there does not panic.
+/// Returns the loop's time. Outside of a loop it returns the machine's, so that a drop there does not panic.
 pub(crate) fn now() -> Instant {
     LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
 }
 
-/// A deadline that moves often and is seldom reached: moving it later costs nothing, the timer in place is looked at when
-/// it fires.
+/// A deadline that moves often and is seldom reached. Moving it later costs nothing: the timer stays as it is, and when it
+/// fires, the deadline is checked again.
 #[derive(Default)]
 pub(crate) struct Watchdog {
     armed: Option<(Instant, Sleep)>,
 }
 
 impl Watchdog {
-    /// Ready once `deadline` has passed; otherwise the task is woken when it does, or before.
+    /// Returns `Ready` once `deadline` has passed. Otherwise the task is woken then, or earlier.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         loop {
-            // Later than wanted would be a time-out late; earlier only a look too many.
+            // A timer after the deadline would fire too late; one before it only causes another check.
             if self.armed.as_ref().is_none_or(|(at, _)| *at > deadline) {
                 if now() >= deadline {
                     return Poll::Ready(());
@@ -47,9 +47,9 @@ impl Watchdog {
     }
 }
 
-/// `future`'s output, or `None` when `deadline` passes first. Unlike the loop's time-out no cancellation is involved, so it
-/// works around futures that the loop does not know. Pinned by the caller: by value it would lie in memory twice, once as
-/// an argument and once where it is polled.
+/// Returns `future`'s output, or `None` if `deadline` passes first. Unlike the loop's time-out, this does not cancel a task,
+/// so it works with any future. The caller pins the future: passed by value, it would take its memory twice, as an argument
+/// and where it is polled.
 pub(crate) async fn until<F: Future>(deadline: Option<Instant>, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut watchdog = Watchdog::default();
     std::future::poll_fn(|cx| {
