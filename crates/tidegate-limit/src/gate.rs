@@ -1,7 +1,7 @@
 //! The gate: the limits, who waits at them, and the one timer. `pump.rs` decides; this is the lock around it, and what
 //! happens outside of the lock.
 
-mod told;
+mod control;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

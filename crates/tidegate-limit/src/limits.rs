@@ -2,7 +2,7 @@
 //! waits.
 
 mod outcome;
-mod told;
+mod control;
 
 pub use outcome::Refusal;
 
