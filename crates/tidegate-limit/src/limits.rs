@@ -1,8 +1,8 @@
 //! Layered limits: pure decisions at a given instant. No clock, no waiting. Called by the gate; see `gate.rs` for who
 //! waits.
 
-mod outcome;
 mod control;
+mod outcome;
 
 pub use outcome::Refusal;
 

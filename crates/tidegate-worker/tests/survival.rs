@@ -77,7 +77,7 @@ async fn open(place: &Path) -> SqliteBroker {
     SqliteBroker::open_with(options).await.unwrap()
 }
 
-/// One line a run, in one write: lines of several processes do not mix. Who ran it, and whose child that is.
+/// One line per run, in one write, so that lines of several processes do not mix: the process and its parent.
 fn note(mut log: &File, number: u64) {
     let own = std::process::id();
     log.write_all(format!("{number} {own} {own}\n").as_bytes()).unwrap();
@@ -265,7 +265,7 @@ async fn publish(broker: &dyn Broker, numbers: Range<u64>, mut micros: impl FnMu
     }
 }
 
-/// Waits until there are so many runs; `false` if that is never going to happen.
+/// Waits until there are `count` runs; `false` if there are no more to come.
 fn wait_for_runs(place: &Path, count: usize) -> bool {
     let path = place.join("runs.log");
     for _ in 0..60_000 {
@@ -277,7 +277,7 @@ fn wait_for_runs(place: &Path, count: usize) -> bool {
     false
 }
 
-/// Who was killed.
+/// The processes that were killed.
 #[derive(Default)]
 struct Killed {
     workers: HashSet<u32>,
@@ -307,8 +307,8 @@ impl Killed {
     }
 }
 
-/// A flow of tasks through two workers at a time. In every round some are published and somebody is killed, somewhere in the
-/// flow.
+/// A flow of tasks through two workers at a time. In every round some are published and a process is killed
+/// at a random point.
 fn killed_again_and_again(mode: &'static str) {
     let (rounds, tasks): (u64, u64) = if is_soak() { (200, 10_000) } else { (6, 600) };
     let directory = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn killed_again_and_again(mode: &'static str) {
                 broker.close().await.unwrap();
             }
         });
-        // Each was run once at least: so many there will be.
+        // Each was run at least once, so this number will be reached.
         let further = round * each + random.u64(..each);
         assert!(wait_for_runs(&place, further as usize), "{mode}: nothing is run any more, seed {seed}");
         killed.somebody(mode, &place, &mut workers, &mut random);
@@ -361,8 +361,8 @@ fn killed_again_and_again(mode: &'static str) {
     let runs = runs(&place);
     let lost: Vec<u64> = (0..tasks).filter(|number| !runs.contains_key(number)).collect();
     assert!(lost.is_empty(), "{mode}: lost {lost:?}, seed {seed}");
-    // Of several runs of a task all but one were with somebody who was killed; or with one whose lease ran out because the
-    // machine did not let it renew, and who says so.
+    // Of several runs of a task all but one were in a process that was killed, or in one whose lease expired because the
+    // machine did not run it in time, which it reports.
     let late: u64 = reports.iter().filter_map(|report| report["lost"].as_u64()).sum();
     let unexplained: u64 = runs
         .values()

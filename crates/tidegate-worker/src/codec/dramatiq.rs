@@ -1,6 +1,6 @@
 //! dramatiq's messages: a JSON object with everything in it. Pure functions.
 //!
-//! Delayed messages lie in `QUEUE.DQ` with `options.eta` in milliseconds and are for `QUEUE`; what was given up lies in
+//! Delayed messages lie in `QUEUE.DQ` with `options.eta` in milliseconds and are for `QUEUE`; dead letters lie in
 //! `QUEUE.XQ`.
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Message {
     pub message_timestamp: i64,
 }
 
-/// What dramatiq waits between tries unless it is told otherwise.
+/// dramatiq's default delays between attempts.
 const BACKOFF_MIN: Duration = Duration::from_secs(15);
 const BACKOFF_MAX: Duration = Duration::from_secs(7 * 86_400);
 

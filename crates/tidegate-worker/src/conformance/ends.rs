@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::broker::BrokerError;
 
-/// Acknowledged is acknowledged, whoever asks afterwards.
+/// An acknowledged task is gone for every consumer.
 pub async fn settled_tasks_are_gone_for_good(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     broker.publish(tasks(&["a", "b", "c"])).await.unwrap();
@@ -50,7 +50,7 @@ pub async fn a_tag_of_before_a_return_settles_nothing(subject: Rc<dyn Subject>) 
     assert_eq!((now.ready, now.running), (0, 0));
 }
 
-/// A return is nobody's fault.
+/// A return counts neither as a retry nor as a crash.
 pub async fn returned_tasks_keep_their_place_and_their_counts(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     broker.publish(tasks(&["a", "b", "c"])).await.unwrap();

@@ -132,7 +132,7 @@ fn broker_of(brokers: &[Rc<dyn Broker>; 2], n: usize) -> &Rc<dyn Broker> {
     &brokers[n % 2]
 }
 
-/// A receive that is given up has taken nothing with it.
+/// A receive that is dropped loses no delivery.
 pub async fn cancelling_a_receive_loses_nothing(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     let reader = consumer(&broker, 10).await;

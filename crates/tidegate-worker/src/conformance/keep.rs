@@ -31,7 +31,7 @@ pub async fn delayed_tasks_come_at_their_time_and_take_no_prefetch(subject: Rc<d
     assert_eq!((now.ready, now.delayed), (0, 1));
 }
 
-/// Whoever waits for it learns what happened.
+/// A caller that waits for the result learns that the task expired.
 pub async fn expired_tasks_are_dropped_told_and_known_as_expired(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     let mut batch = tasks(&["stale", "fresh"]);
@@ -144,7 +144,7 @@ pub async fn a_unique_key_is_free_again_after_its_time(subject: Rc<dyn Subject>)
     assert_eq!(names(&consumer(&broker, 10).await, 2).await, ["first", "second"]);
 }
 
-/// For schedules: the tick was run, and somebody publishes it late.
+/// For schedules: an occurrence was run, and a slow worker publishes it again.
 pub async fn a_unique_key_may_outlast_its_task(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     let first = unique("tick", LONG, true);

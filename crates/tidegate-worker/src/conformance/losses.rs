@@ -1,4 +1,4 @@
-//! Revokes, results, and what happens when somebody goes away.
+//! Revokes, results, and what happens when a consumer goes away.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub async fn revoking_a_running_task_tells_its_worker_and_ends_it(subject: Rc<dy
     broker.publish(batch).await.unwrap();
     let reader = consumer(&broker, 10).await;
     let got = deliveries(&reader, 2).await;
-    // By somebody else, and by its own connection.
+    // By another connection, and by its own.
     other.revoke(&ids[0]).await.unwrap();
     broker.revoke(&ids[1]).await.unwrap();
     let mut told = Vec::new();
@@ -90,7 +90,7 @@ fn result(id: &TaskId, state: TaskState, ttl: Duration) -> TaskResult {
     TaskResult { id: id.clone(), state, value: json!({"n": [1, 2.5, null, "ü"]}), error: None, ttl }
 }
 
-/// Value and error as they were; nothing for a task nobody knows.
+/// Value and error are kept as they were; an unknown task has no result.
 pub async fn results_are_kept_with_the_settlement(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     broker.publish(tasks(&["good", "bad"])).await.unwrap();
@@ -117,7 +117,7 @@ pub async fn results_are_kept_with_the_settlement(subject: Rc<dyn Subject>) {
     assert_eq!(broker.result(&TaskId::from("unknown")).await.unwrap(), None);
 }
 
-/// A retry in between is no result; who waits may be another connection.
+/// A retry in between is not a result; the caller may wait on another connection.
 pub async fn waiting_for_a_result_ends_with_the_last_one(subject: Rc<dyn Subject>) {
     let (broker, other) = (subject.connect().await, subject.connect().await);
     let envelope = task("twice");
@@ -154,7 +154,7 @@ pub async fn results_are_forgotten_after_their_time(subject: Rc<dyn Subject>) {
     assert_eq!(broker.result(&short.id).await.unwrap(), None);
 }
 
-/// Each delivery once: the loser hears of it, the next one finds it counted.
+/// Each delivery is lost once: its consumer is notified, and the next one sees the count.
 pub async fn lost_deliveries_are_told_and_go_to_somebody_else(subject: Rc<dyn Subject>) {
     let broker = subject.connect().await;
     broker.publish(tasks(&["a", "b"])).await.unwrap();

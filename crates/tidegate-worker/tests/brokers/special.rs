@@ -35,7 +35,7 @@ fn a_subscribe_that_was_given_up_keeps_no_task() {
                 Poll::Ready(())
             })
             .await;
-            // On its way, and nobody will hear the answer.
+            // Sent, and its answer is dropped.
         }
         yield_now().await;
         let other = broker.connect().await.unwrap();

@@ -99,7 +99,7 @@ def sleep(seconds=600, fifo=None):
 
 @task(name="until_told")
 def until_told(fifo, go):
-    """At work until somebody opens `go` for writing."""
+    """Works until `go` is opened for writing."""
     note(fifo)
     open(go).close()
     return "told"

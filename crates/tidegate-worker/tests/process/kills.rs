@@ -32,7 +32,7 @@ impl Flow {
             self.left.set(number - 1);
             match run(&self.mode, "add", json!([number, 1])).await {
                 Outcome::Success(value) => {
-                    assert_eq!(value, json!(number + 1), "somebody else's answer");
+                    assert_eq!(value, json!(number + 1), "the answer of another run");
                     self.succeeded.set(self.succeeded.get() + 1);
                 }
                 Outcome::Crashed { message } => {
@@ -44,7 +44,7 @@ impl Flow {
         }
     }
 
-    /// Kills some child whenever so many tasks have ended, at a moment that a seed chooses.
+    /// Kills a child each time `tasks` tasks have ended, at a moment that a seed chooses.
     async fn kill(self: Rc<Flow>, kills: u64, tasks: u64, seed: u64) -> u64 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut killed = 0;

@@ -15,7 +15,7 @@ use tidegate_loop::{EventLoop, LoopHandle, interrupt};
 use tidegate_sync::Event;
 use tidegate_worker::{Job, Mode, Outcome, ProcessMode, ProcessOptions, StopSignal, Task, TaskError};
 
-/// Runs a test; one that hangs is told so instead of being waited for.
+/// Runs a test; one that hangs fails instead of being waited for.
 pub(crate) fn on_loop<F: Future + 'static>(future: F) -> F::Output {
     let event_loop = EventLoop::new().unwrap();
     let limit = if std::env::var_os("TIDEGATE_SOAK").is_some() { 3_600.0 } else { 240.0 };
@@ -151,7 +151,7 @@ impl Barrier {
         self.path.to_str().unwrap().into()
     }
 
-    /// Lets whoever waits or will wait pass, as long as this is held.
+    /// Opens the gate for current and later waiters, as long as the descriptor is held.
     pub(crate) fn open(&self) -> std::os::fd::OwnedFd {
         rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Permissions::empty()).unwrap()
     }

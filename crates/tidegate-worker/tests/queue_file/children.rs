@@ -21,7 +21,7 @@ pub(crate) fn options(file: &Path) -> sqlite::Options {
     options
 }
 
-/// What a child does until it is killed, or has done what it was told to.
+/// What a child does until it is killed or finished.
 pub(crate) fn run(role: &str, file: &Path, name: &str) {
     let (role, file, name) = (role.to_owned(), file.to_owned(), name.to_owned());
     tidegate_loop::run(async move {
@@ -113,7 +113,7 @@ impl Process {
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.lines.read_line(&mut line).unwrap();
-        // The last line of somebody who was killed may be half a line.
+        // The last line of a killed child may be incomplete.
         (read > 0 && line.ends_with('\n')).then(|| line.trim_end().to_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! Nothing is lost, whoever dies; and everybody gets something.
+//! Nothing is lost, whichever process dies, and every worker gets tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -121,7 +121,7 @@ fn full_file(file: &Path) {
     .unwrap();
 }
 
-/// A transaction that somebody leaves open.
+/// Another process leaves a transaction open.
 pub(crate) fn a_locked_file_is_waited_for_then_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("queue.db");
@@ -142,7 +142,7 @@ pub(crate) fn a_locked_file_is_waited_for_then_named() {
     .unwrap();
 }
 
-/// What would be written is gone, so nobody is left believing.
+/// What would be written is lost, so every call fails.
 pub(crate) fn a_deleted_file_ends_everything() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("queue.db");
@@ -173,7 +173,7 @@ pub(crate) fn a_directory_that_cannot_be_written_is_named() {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     if rustix::process::geteuid().is_root() {
-        // Root may write anywhere; somebody else may not, nor may they see where this program lies.
+        // Root may write anywhere, so another user runs this; that user cannot read this program's directory.
         let program = std::env::temp_dir().join(format!("tidegate-queue-file-{}", std::process::id()));
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         command = Command::new(&program);

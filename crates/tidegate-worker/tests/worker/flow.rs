@@ -25,7 +25,7 @@ fn a_task_is_run_once_and_its_result_is_kept() {
 
 static MARK: ContextVar<u32> = ContextVar::new("mark");
 
-/// Those that are over with their first step run one behind the other in one coroutine; nobody may tell by anything but that.
+/// Tasks that end within their first step run in a row in one coroutine; nothing else may show that.
 #[test]
 fn tasks_that_follow_each_other_in_a_slot_know_nothing_of_each_other() {
     simulate(|| async {

@@ -1,4 +1,4 @@
-//! How runs end: retries, limits, dead letters, input nobody can use.
+//! How runs end: retries, limits, dead letters, unusable input.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What requests for `/metrics` and `/healthz` cost the broker, and who may send them.
+//! What requests for `/metrics` and `/healthz` cost the broker, and the token that protects them.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -111,7 +111,7 @@ fn requests_that_are_dropped_start_no_further_inspection() {
             }
         }
         assert_eq!(broker.inspections.get(), 1);
-        // Both are answered from the inspection that was started first, once it has been given up.
+        // Both are answered from the inspection that was started first, once it has timed out.
         assert_eq!(get(router.clone(), "/healthz", None).await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(get(router.clone(), "/metrics", None).await, StatusCode::OK);
         assert_eq!(broker.inspections.get(), 1, "a broker that does not answer is not asked again at once");

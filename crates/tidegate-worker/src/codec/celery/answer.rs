@@ -1,4 +1,4 @@
-//! What those who wait for a task are told, in the form of Celery's `rpc://` backend, and everything else that follows a run.
+//! The results of runs in the format of Celery's `rpc://` backend, and everything else that follows a run.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::broker::TaskError;
 use crate::json as exact;
 use crate::task::Envelope;
 
-/// How a run is reported to who waits for it.
+/// The status of a run, as it is reported to callers that wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Status<'a> {
@@ -37,19 +37,19 @@ pub struct Following {
     pub chords: Vec<Begun>,
     /// Tasks to publish.
     pub tasks: Vec<Envelope>,
-    /// What those who wait are told.
+    /// The answers for callers that wait.
     pub answers: Vec<Answer>,
     /// What chords get from this run: from the task, or in the place of those behind it that will never run.
     pub parts: Vec<Part>,
 }
 
-/// What is told of a task.
+/// An answer about a task.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Answer {
     /// Of which task.
     pub id: String,
-    /// Whether it succeeded: what is told of another run of it changes nothing about that.
+    /// Whether it succeeded. An answer about another run does not change that.
     pub success: bool,
     /// Where `rpc://` looks for it.
     pub reply: Option<Reply>,
@@ -58,7 +58,7 @@ pub struct Answer {
 }
 
 impl Message {
-    /// What is told of a run that is now at this; `None` if nobody wants to know.
+    /// Returns the answer about a run with this status; `None` if no caller waits for it.
     pub fn answer(&self, status: Status<'_>, now: Timestamp) -> Option<Answer> {
         self.answer_with(status, now, Vec::new())
     }
@@ -79,8 +79,8 @@ impl Message {
         Some(Answer { id, success, reply: self.reply.clone(), body: exact::to_string(&body).into_bytes() })
     }
 
-    /// Everything that follows a run that ended so: callbacks or errbacks, the next of the chain, the answer. The rest of a chain
-    /// is told when it will never run, because who waits for a chain waits for its last.
+    /// Everything that follows a run that ended so: callbacks or errbacks, the next of the chain, the answer. If the rest of a
+    /// chain will never run, its steps are answered too, because a caller of a chain waits for the last step.
     pub fn following(&self, status: Status<'_>, now: Timestamp, chords: Chords) -> Following {
         match status {
             Status::Success(value) => match self.after_success(value, now, chords) {
@@ -90,7 +90,7 @@ impl Message {
                     following
                 }
                 Err(error) => {
-                    let message = format!("it succeeded, but what follows it cannot be sent: {}", error.message);
+                    let message = format!("it succeeded, but its callbacks cannot be sent: {}", error.message);
                     tracing::error!(task.id = %self.task.id, task.name = self.task.name, message);
                     let error = TaskError { kind: "NotImplementedError".to_owned(), message, traceback: None };
                     self.following(Status::Failure(&error), now, chords)
@@ -123,7 +123,7 @@ impl Message {
         Following { answers, parts, ..Following::default() }
     }
 
-    /// What those who wait for a signature are told in the place of its result.
+    /// Returns the answers for callers that wait for a signature which will not run.
     pub(super) fn told(&self, step: &Value, status: Status<'_>, now: Timestamp) -> Vec<Answer> {
         let own = self.reply.as_ref().map(|reply| reply.queue.as_str());
         let mut found = Vec::new();

@@ -14,10 +14,10 @@ use crate::codec::native::DecodeError;
 use crate::json as exact;
 use crate::task::TaskId;
 
-/// Whether there is somebody who counts the parts of chords.
+/// Whether the parts of chords are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chords {
-    /// Nobody: `rpc://`.
+    /// They are not: `rpc://` has no counter.
     Refused,
     /// A backend that all workers share.
     Counted,

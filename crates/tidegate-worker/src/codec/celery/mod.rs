@@ -1,6 +1,6 @@
 //! Celery's message protocol 2 with the JSON serializer: what its producers send (`mod.rs`), what follows a task: callbacks,
-//! chains, groups (`signature.rs`), chords (`chord.rs`), and what who waits is told (`answer.rs`). Pure functions: nothing here
-//! knows of a connection.
+//! chains, groups (`signature.rs`), chords (`chord.rs`), and the answers for callers (`answer.rs`). Pure functions without
+//! a connection.
 //!
 //! What stands beside the body is in the envelope's headers: Celery's own by their names, the AMQP properties as `amqp.…`.
 //! Values that JSON has no form for stay as Celery wraps them, `{"__type__": "datetime", "__value__": "…"}`.
@@ -32,9 +32,9 @@ pub(crate) use repr::{arguments, keywords, repr};
 pub struct Message {
     /// For the handler.
     pub task: Task,
-    /// Where the result goes, and by which id it is known there; `None` if nobody waits for it.
+    /// Where the result goes, and its id there; `None` if no caller waits for it.
     pub reply: Option<Reply>,
-    /// Nobody wants the result, whatever `reply` says.
+    /// The result is not wanted, whatever `reply` says.
     pub ignore_result: bool,
     /// The first task of all this.
     pub root_id: Option<String>,
@@ -209,7 +209,7 @@ pub struct Extras {
     pub priority: u8,
     /// Where the result goes.
     pub reply_to: Option<String>,
-    /// Whether nobody wants the result; unless set, the task's own worker decides.
+    /// Whether the result is not wanted; `None` leaves that to the task's worker.
     pub ignore_result: Option<bool>,
     /// The name that monitors show in the place of the task's own.
     pub shadow: Option<String>,

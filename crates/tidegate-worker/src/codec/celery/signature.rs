@@ -11,7 +11,7 @@ use crate::codec::native::DecodeError;
 use crate::moment;
 use crate::task::{Envelope, Task, TaskId};
 
-/// Deeper than anybody nests. A signature in another takes three levels of JSON, of which its reader allows 128.
+/// Deepest nesting of signatures. Each takes three levels of JSON, of which the reader allows 128.
 const DEPTH_MAX: usize = 32;
 
 pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, DecodeError> {
@@ -53,14 +53,14 @@ fn seconds(options: &Value, name: &str) -> Option<Duration> {
     limit.filter(|limit| !limit.is_zero())
 }
 
-/// A time, as text or as kombu wraps one; or so many seconds from now.
+/// A time, as text or as kombu wraps one; or a number of seconds from now.
 fn time(options: &Value, name: &str, now: Timestamp) -> Option<Timestamp> {
     let value = options.get(name)?;
     let text = value.as_str().or_else(|| value.get("__value__").and_then(Value::as_str));
     text.and_then(parse_time).or_else(|| seconds(options, name).map(|after| moment::after(now, after)))
 }
 
-/// Ids somebody may wait for, and where: those of a chain that will not go on.
+/// Collects the ids of a chain that will not go on, and where callers may wait for them.
 pub(super) fn waited_for(step: &Value, otherwise: Option<&str>, found: &mut Vec<(String, Option<String>)>) {
     let options = options(step);
     let queue = text(options, "reply_to").or(otherwise);
@@ -130,7 +130,7 @@ impl Message {
         Ok((following, children))
     }
 
-    /// What follows a task that has failed for good; one that cannot be read is told, and keeps the others from nothing.
+    /// Returns the errbacks of a task that has failed for good. One that cannot be read is logged and does not stop the others.
     pub(super) fn after_failure(&self, errbacks: &[Value], id: &str, now: Timestamp) -> Vec<Envelope> {
         let first = json!(id);
         let mut following = Following::default();

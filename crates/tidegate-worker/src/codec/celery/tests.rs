@@ -5,7 +5,7 @@ use crate::broker::TaskError;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// What follows it if it returns this.
+/// The tasks that follow `message` if it returns `value`.
 fn after(message: &Message, value: &Value) -> Vec<Envelope> {
     message.following(Status::Success(value), NOW, Chords::Refused).tasks
 }
@@ -62,7 +62,7 @@ fn limits_are_hard_then_soft() {
     assert_eq!(message.task.soft_limit, Some(Duration::from_secs(20)));
     assert_eq!(message.task.retries, 3, "what the message says, unless the broker has counted more");
     let started = Status::Started { pid: 1, hostname: "a@b" };
-    assert_eq!(message.answer(started, NOW), None, "nobody wants to know");
+    assert_eq!(message.answer(started, NOW), None, "no caller waits");
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn groups_within_a_chord_are_lists_within_the_bodys_list() {
         read(&first.after_chord(&last, &parts, shape, NOW).tasks[0], 0).unwrap().task.args.remove(0)
     };
     assert_eq!(args(Some(shape)), json!([0, [1, 2]]));
-    assert_eq!(args(None), json!([0, 1, 2]), "nobody knows the shape");
+    assert_eq!(args(None), json!([0, 1, 2]), "the shape is unknown");
     assert_eq!(args(Some(&json!([["g", null], [[["other", null], null]]]))), json!([0, 1, 2]), "it is another's");
 
     // Before the group was reached its members are counted one by one.
