@@ -27,6 +27,8 @@ for (const name of ["dragover", "drop"]) {
   document.addEventListener(name, (event) => { if (event.dataTransfer?.types.includes("Files")) event.preventDefault(); });
 }
 
+// While files are sent, the page must stay.
+let uploads = 0;
 function send(form, status, files) {
   const body = new FormData();
   for (const file of files) body.append("files", file, file.name);
@@ -34,31 +36,37 @@ function send(form, status, files) {
   request.open("POST", form.dataset.upload);
   request.responseType = "json";
   const say = (text, isBad = false) => { status.textContent = text; status.classList.toggle("bad", isBad); };
+  const fail = (text) => { uploads -= 1; say(text, true); };
   const many = files.length === 1 ? files[0].name : `${files.length} files`;
   request.upload.addEventListener("progress", ({ loaded, total }) => {
     say(total ? `Uploading ${many}: ${Math.floor((loaded / total) * 100)} %` : `Uploading ${many}`);
   });
   request.addEventListener("load", () => {
     if (request.status === 200) location.assign(`/jobs/${request.response.id}`);
-    else say(request.response?.error?.message ?? `The upload failed (${request.status}).`, true);
+    else fail(request.response?.error?.message ?? `The upload failed (${request.status}).`);
   });
-  request.addEventListener("error", () => say("The connection was lost. Choose the files again.", true));
+  request.addEventListener("error", () => fail("The connection was lost. Choose the files again."));
+  uploads += 1;
   say(`Uploading ${many}`);
   request.send(body);
 }
 
-// --- What live values cannot change (buttons, forms, lists) follows from this text: when it changes, the page is loaded again,
-// but not while something is typed.
-let key = null;
+// --- What live values cannot change (buttons, forms, lists) follows from this text: when it is not what the page was written
+// with, the page is loaded again, but not while something is typed or uploaded, nor while a link or a form leads elsewhere.
+let key = $('[data-v="page.key"]')?.textContent;
+let leftAt = 0;
+addEventListener("beforeunload", () => { leftAt = Date.now(); });
 document.addEventListener("tidegate:patch", ({ detail }) => {
   const now = detail.text?.["page.key"];
-  if (now === undefined) return;
-  if (key !== null && now !== key) reload();
+  if (now === undefined || now === key) return;
   key = now;
+  reload();
 });
 function reload() {
   const typing = document.activeElement?.matches("input:not([type=file]), textarea, select");
-  if (typing || $("details.menu[open]")) { setTimeout(reload, 1000); return; }
+  // A link to a file leaves no page: after a while it counts no more.
+  const leaving = Date.now() - leftAt < 5000;
+  if (typing || leaving || uploads > 0 || $("details.menu[open]")) { setTimeout(reload, 1000); return; }
   location.reload();
 }
 

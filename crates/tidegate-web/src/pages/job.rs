@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::jobs::first_page;
 use super::new;
 use super::parts::{
-    amounts, at, bar, failure, in_words, job_id, money_text, page_state, sentence, status, time, tokens_short,
+    amounts, at, bar, failure, job_id, money_text, page_key, page_state, sentence, status, time, tokens_short,
 };
 use crate::answer::{Answer, Failure};
 use crate::format::{count, counted, duration, instant};
@@ -127,6 +127,7 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
     let base = format!("/jobs/{}", view.id);
     let explain = view.kind == JobKind::Explain;
     let body = html! {
+        (page_key(&key(view)))
         div.job-head {
             div.head {
                 div {
@@ -181,7 +182,7 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                     }
                 }
                 (grid(view, job))
-                p.readout #readout { span data-readout aria-live="polite" { (in_words(&view.pages)) }
+                p.readout #readout { span data-readout aria-live="polite" { (counted(view.pages.pages, "page")) " in " (counted(view.files.len() as u64, "file")) }
                     span.end.dim data-keys hidden { kbd { "←" } " " kbd { "→" } " page " kbd { "↑" } " " kbd { "↓" } " row " kbd { "F" } " next failed " kbd { "Enter" } " read" } }
                 (page_table(view, job, table))
             }
@@ -206,12 +207,12 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                                     td.num data-l="pages" data-v=(key("pages")) { (file_pages(file)) }
                                     td.num data-l="in flight" data-v=(key("flight")) { (count(file.pages.in_flight)) }
                                     td.num data-l="failed" data-v=(key("failed")) { (count(file.pages.failed)) }
-                                    td.small { @if file.pages.pages > 0 {
-                                        a href={ (base) "?file=" (file.number) "#page-table" } { "table" } " "
-                                        a href={ (base) "/download/" (file.number) ".html" } { "html" } " "
-                                        a href={ (base) "/download/" (file.number) ".md" } { "md" } " "
+                                    td.small.full { @if file.pages.pages > 0 { div.links {
+                                        a href={ (base) "?file=" (file.number) "#page-table" } { "table" }
+                                        a href={ (base) "/download/" (file.number) ".html" } { "html" }
+                                        a href={ (base) "/download/" (file.number) ".md" } { "md" }
                                         a href={ (base) "/download/" (file.number) ".json" } { "json" }
-                                    } }
+                                    } } }
                                 }
                             }
                         }
@@ -452,13 +453,17 @@ fn values(view: &JobView, letters: Vec<u8>) -> Values {
         values.text(key("failed"), count(file.pages.failed));
     }
     values.cells("job.pages", letters);
-    // Buttons, forms and the list of failures follow from these: the page is loaded again when they change.
+    values.text("page.key", key(view));
+    values
+}
+
+/// Buttons, forms and the list of failures follow from these.
+fn key(view: &JobView) -> String {
     let active = matches!(view.state, JobStatus::Running | JobStatus::Blocked);
     let locked = view.files.iter().filter(|file| matches!(file.status, "needs_password" | "wrong_password")).count();
     let state = if active { "active" } else { view.state.word() };
     let failed = if active { String::new() } else { view.pages.failed.to_string() };
-    values.text("page.key", format!("{state} {failed} {locked}"));
-    values
+    format!("{state} {failed} {locked}")
 }
 
 fn cancel(view: &JobView) -> Markup {

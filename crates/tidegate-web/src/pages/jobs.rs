@@ -98,6 +98,7 @@ fn list(jobs: &Jobs, request: &Request) -> Page {
         format!("/jobs?show={show}&q={query}&from={from}")
     };
     let body = html! {
+        (parts::page_key(&key(&all)))
         div.stack {
             div.head {
                 div { h1 { "Jobs" } }
@@ -204,12 +205,12 @@ fn row(job: &JobView, may_act: bool) -> Markup {
             td.c-state { span data-h=(key("state")) { (state_cell(job)) } }
             th scope="row" {
                 a.name href={ "/jobs/" (job.id) } { @if job.name.is_empty() { "Job " (job.id) } @else { (job.name) } }
-                div.small.sub { (about(job)) }
+                div.small.sub data-v=(key("about")) { (about(job)) }
             }
             td.full.c-prog { span data-h=(key("bar")) { (progress_cell(job)) } }
             td.c-why.full { span data-h=(key("why")) { (why(job)) } }
             td.c-when data-l="" { span data-h=(key("finish")) { (finish(job)) } }
-            td.num.c-cost { span data-h=(key("cost")) { (cost(&job.cost)) } }
+            td.num.c-cost data-l="paid" { span data-h=(key("cost")) { (cost(&job.cost)) } }
             td.acts.full {
                 @match job.state {
                     JobStatus::Draft => { a.btn href={ "/jobs/" (job.id) } { "Plan and start" } }
@@ -279,14 +280,19 @@ fn values(jobs: &[JobView]) -> Values {
     let mut values = Values::new();
     for job in jobs.iter().take(PAGE_LEN) {
         let key = |part: &str| format!("jobs.{}.{part}", job.id);
+        values.text(key("about"), about(job));
         values.html(key("state"), state_cell(job));
         values.html(key("bar"), progress_cell(job));
         values.html(key("why"), why(job));
         values.html(key("finish"), finish(job));
         values.html(key("cost"), cost(&job.cost));
     }
-    let states: Vec<String> = jobs.iter().take(PAGE_LEN).map(|job| format!("{}{}", job.id, job.state.word())).collect();
-    // Buttons follow from the states: the page is loaded again when one changes.
-    values.text("page.key", states.join(" "));
+    values.text("page.key", key(jobs));
     values
+}
+
+/// Buttons follow from the states.
+fn key(jobs: &[JobView]) -> String {
+    let states: Vec<String> = jobs.iter().take(PAGE_LEN).map(|job| format!("{}{}", job.id, job.state.word())).collect();
+    states.join(" ")
 }

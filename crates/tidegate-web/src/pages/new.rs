@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 use tidegate_batch::plan::PER_FILE;
 
 use super::jobs::choose;
-use super::parts::{failure, job_id, money_text, number, sentence, size, tokens_short};
+use super::parts::{failure, job_id, money_text, number, page_key, sentence, size, tokens_short};
 use crate::answer::{Answer, Failure};
 use crate::format::{count, counted, duration};
 use crate::jobs::{FileKind, FileView, Job, JobId, JobKind, JobOptions, JobPlan, JobView, Jobs, Upstream};
@@ -217,6 +217,7 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
     let upstream = typed("upstream", view.upstream.clone());
     let base = format!("/jobs/{}", view.id);
     let body = html! {
+        (page_key(&key(view)))
         div.side {
             div {
                 div.head {
@@ -421,19 +422,21 @@ fn note(file: &FileView) -> Markup {
 fn values(view: &JobView) -> Values {
     let mut values = Values::new();
     values.text("draft.files", files_line(view));
-    let mut key_text = String::new();
     for file in &view.files {
         let key = |part: &str| format!("draft.{}.{part}", file.number);
         values.text(key("pages"), pages_cell(file));
         values.text(key("tokens"), tokens_cell(file));
         values.html(key("note"), note(file));
-        if matches!(file.status, "needs_password" | "wrong_password") {
-            key_text += &format!("{} ", file.number);
-        }
     }
-    // A form for a password appears: the page is loaded again.
-    values.text("page.key", format!("{key_text}{:?} {}", view.state, view.files.len()));
+    values.text("page.key", key(view));
     values
+}
+
+/// The forms for passwords follow from these.
+fn key(view: &JobView) -> String {
+    let is_locked = |file: &&FileView| matches!(file.status, "needs_password" | "wrong_password");
+    let locked: Vec<String> = view.files.iter().filter(is_locked).map(|file| file.number.to_string()).collect();
+    format!("{} {:?} {}", locked.join(" "), view.state, view.files.len())
 }
 
 /// The plan of a draft with the values of a form, as the panel shows it.

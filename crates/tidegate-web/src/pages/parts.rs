@@ -38,6 +38,12 @@ pub(super) fn sentence(text: &str) -> String {
     format!("{first}{}{end}", characters.as_str())
 }
 
+/// What buttons, forms and lists of a page follow from, as of when it was written. A page whose live `page.key` is another one is
+/// loaded again.
+pub(super) fn page_key(key: &str) -> Markup {
+    html! { span hidden data-v="page.key" { (key) } }
+}
+
 /// The job of a request.
 pub(super) fn job_id(request: &Request) -> Result<JobId, Failure> {
     request.path("id").parse().map_err(|_| Failure::not_found("There is no such job."))
@@ -82,7 +88,7 @@ const BAR: [PageState; 6] = [
 ];
 
 /// What a bar shows, in words.
-pub(super) fn in_words(counts: &Counts) -> String {
+fn in_words(counts: &Counts) -> String {
     let parts: Vec<String> = BAR
         .into_iter()
         .chain([PageState::Waiting])
@@ -123,6 +129,10 @@ pub(super) fn bar(counts: &Counts, big: bool) -> Markup {
 
 /// Money if prices are known, tokens otherwise.
 pub(super) fn cost(cost: &Cost) -> Markup {
+    // Nothing was asked: a draft, or results of an earlier run.
+    if cost.tokens_in + cost.tokens_out == 0 {
+        return html! { span.dim { "–" } };
+    }
     html! {
         @match cost.money {
             Some(money) => { (money_text(money)) div.small.dim { (tokens_short(cost.tokens_in + cost.tokens_out)) " tokens" } }

@@ -8,7 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tidegate_batch::markdown_to_html;
 
 use super::job::blocked_sentence;
-use super::parts::{failure, job_id, money_text, number, page_state, sentence, time};
+use super::parts::{failure, job_id, money_text, number, page_key, page_state, sentence, time};
 use crate::answer::{Answer, Failure};
 use crate::format::{count, counted};
 use crate::jobs::{FileKind, Job, JobFile, JobId, JobKind, Jobs, PageState, PageView, VersionView, neighbours};
@@ -129,6 +129,8 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
     let (id, number, page) = place(request)?;
     let job = jobs.job(id).map_err(failure)?;
     let file = job.file(number).ok_or_else(|| Failure::not_found("There is no such file in this job."))?;
+    // Before the page is read: what changes in between is shown at once.
+    let key = jobs.page_key(id, number, page).unwrap_or_default();
     let view = jobs.page(id, number, page).await.map_err(failure)?;
     let sought = request.query("q").unwrap_or_default();
     let hits = jobs.search(id, number, &sought).await.map_err(failure)?;
@@ -143,6 +145,7 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
     let base = format!("/jobs/{id}/read/{number}/{page}");
     let may_act = request.may_act();
     let body = html! {
+        (page_key(&key))
         div.head {
             div {
                 p.crumb { a href="/jobs" { "Jobs" } " / " a href={ "/jobs/" (id) } { @if job.name.is_empty() { "Job " (id) } @else { (job.name) } } " / " }
@@ -289,10 +292,10 @@ fn article(
     let id = format!("v{}-h", letter.to_lowercase());
     html! {
         article aria-labelledby=(id) {
-            @if version.shown { p { span.tag.on { "shown in downloads" } } }
             (said(job, version, page, sought, &id, &format!("{letter} · {what}")))
             p.quote { (version.prompt.as_deref().unwrap_or(&job.options.prompt)) }
-            @if may_act && !version.shown {
+            @if version.shown { p.sec { span.tag.on { (letter) " is shown in downloads" } } }
+            @else if may_act {
                 div.sec.btns {
                     @if version.state.is_explained() {
                         form.inline method="post" action={ (base) "/choose" } { input type="hidden" name="version" value=(version.version); button.btn.primary { "Use " (letter) " for this page" } }

@@ -49,6 +49,11 @@ fn meaning(limit: &LimitSnapshot) -> String {
     }
 }
 
+/// Whether this is the limit that refusals reveal, and none has revealed it.
+fn is_unknown(limit: &LimitSnapshot) -> bool {
+    limit.dimension.as_deref() == Some("found") && limit.amount == 0
+}
+
 /// An upstream as the page shows it.
 pub(super) struct Part<'a> {
     pub(super) at: usize,
@@ -191,6 +196,9 @@ impl Part<'_> {
     }
 
     fn current(&self, limit: &LimitSnapshot) -> Markup {
+        if is_unknown(limit) {
+            return html! { p.now { small { "none found" } } p.small { "no refusal by the server has revealed one" } };
+        }
         let used = limit.amount.saturating_sub(limit.remaining).max(limit.used.min(limit.amount));
         html! {
             p.now { (format::count(limit.used)) " " small { "of " (format::count(limit.amount)) } }
