@@ -163,6 +163,7 @@ impl fmt::Display for CallError {
             | CallError::Shut { reason }
             | CallError::Journal { reason } => f.write_str(reason),
             CallError::Unavailable { attempts: 0, reason } => write!(f, "not sent: {reason}"),
+            CallError::Unavailable { attempts: 1, reason } => write!(f, "gave up after 1 attempt: {reason}"),
             CallError::Unavailable { attempts, reason } => write!(f, "gave up after {attempts} attempts: {reason}"),
             CallError::Garbled { attempts, reason } => {
                 write!(f, "the answer makes no sense (asked {attempts} times): {reason}; is this the right server?")
