@@ -30,6 +30,9 @@ NODE = ROOT / "tests/rabbit/node.sh"
 # Producers of these send some canvases in another form than the newest Celery.
 OLDER_CELERY = ("5.5.3", "5.3.6")
 
+# The version of axe-core, which checks every page of the web page.
+AXE = "4.14.1"
+
 # The Debian packages that provide what the service steps start: command, package.
 PACKAGES = (
     ("rabbitmq-server", "rabbitmq-server"),
@@ -41,6 +44,7 @@ PACKAGES = (
     ("wrk", "wrk"),
     ("redis-server", "redis-server"),
     ("ip", "iproute2"),
+    ("npm", "npm"),
 )
 
 
@@ -383,11 +387,27 @@ def redis_shared(job: Job) -> None:
     job.run("tests/redis/many-machines.sh", job.scratch)
 
 
+def axe_core(job: Job) -> Path:
+    """The script that finds what people with disabilities would trip over on a page, from npm; later runs find it in the target
+    directory."""
+    place = TARGET / "test-node"
+    package = place / "node_modules/axe-core"
+    if not (package / "package.json").exists() or json.loads((package / "package.json").read_text())["version"] != AXE:
+        try:
+            job.run("npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", "--prefix", place,
+                    f"axe-core@{AXE}")
+        except StepFailed as failed:
+            raise StepFailed(f"{failed}; is there a network? ./test --quick does without services") from failed
+    return package / "axe.min.js"
+
+
 def browser(job: Job) -> None:
     env = {"TIDEGATE_PROGRAM_DIR": str(program_directory())}
     job.run("tests/browser/timeline.sh", job.scratch, env=env)
     job.run("tests/browser/document.py", job.scratch, env=env)
-    job.run("tests/browser/web.py", job.scratch, built.examples["dashboard"])
+    axe = axe_core(job)
+    job.run("tests/browser/web.py", job.scratch, built.examples["dashboard"], axe)
+    job.run("tests/browser/jobs.py", job.scratch, program_directory() / "tidegate", ROOT / "samples", axe)
 
 
 def real_pdfs(job: Job) -> None:

@@ -3,7 +3,7 @@
 
 usage: web.py SCRATCH-DIRECTORY DASHBOARD-EXAMPLE [AXE-SCRIPT]
 
-Pictures stay in SCRATCH-DIRECTORY/web. With axe-core's script, every page is checked for violations that are serious.
+Pictures stay in SCRATCH-DIRECTORY/web. With axe-core's script, every page is checked for violations that are serious or critical.
 """
 
 import json
@@ -14,8 +14,8 @@ import subprocess
 import sys
 
 from chromium import Browser, Failed
+from looks import Looks
 
-LOOKS = (("light", 1440, False), ("dark", 1440, True), ("phone", 390, False))
 PAGES = ("limits", "loop")
 
 
@@ -36,31 +36,12 @@ def stop(server):
     server.wait()
 
 
-def every_look(browser, url, pictures, axe):
+def every_look(browser, url, looks):
     for page in PAGES:
-        for name, width, dark in LOOKS:
-            browser.look(width, dark=dark)
-            browser.open(f"{url}{page}")
-            browser.until("document.querySelector('[data-clock]').textContent !== ''", "the clock")
-            size = browser.picture(f"{pictures}/{page}-{name}.png")
-            if size < 20_000:
-                raise Failed(f"{page} {name}: the picture is blank ({size} bytes)")
-            wide = browser.run("document.scrollingElement.scrollWidth - innerWidth")
-            if wide > 0:
-                raise Failed(f"{page} {name}: {wide} px wider than the window")
-            if axe:
-                check_axe(browser, axe, f"{page} {name}")
-            browser.expect_no_problems(f"{page} {name}")
-            print(f"{page} {name}: no script error, picture of {size} bytes")
-
-
-def check_axe(browser, axe, where):
-    # Evaluated by the debugger, which the page's policy does not bind.
-    browser.run(f"{axe}; 0")
-    found = browser.run("axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes[0].html])))")
-    bad = [one for one in json.loads(found) if one[0] in ("serious", "critical")]
-    if bad:
-        raise Failed(f"{where}: axe-core: {bad}")
+        browser.open(f"{url}{page}")
+        browser.until("document.querySelector('[data-clock]').textContent !== ''", "the clock")
+        looks.take(page)
+        browser.expect_no_problems(page)
 
 
 def values_move(browser, url):
@@ -84,16 +65,16 @@ def a_change_is_tried_then_applied(browser, url):
     print(f"what if: {said!r}; applied")
 
 
-def a_trace_is_recorded_and_opened(browser, url, pictures):
+def a_trace_is_recorded_and_opened(browser, url, looks):
     browser.open(f"{url}loop")
     browser.run("document.getElementById('ticks').value = '100'")
     browser.click("form[action='/loop/traces'] button")
     browser.wait_for_load()
-    browser.until("document.querySelector('a[href=\"/loop/traces/1\"]') !== null", "the trace", 40)
+    browser.until("document.querySelector('a[href=\"/loop/traces/1\"]') !== null", "the trace")
     browser.open(f"{url}loop/traces/1")
     counts = browser.until("document.getElementById('counts').textContent", "the timeline's counts")
     browser.until("matchMedia('(min-width: 1px)').matches && document.querySelector('canvas').width > 300", "the timeline")
-    browser.picture(f"{pictures}/timeline.png")
+    looks.take("timeline")
     browser.expect_no_problems("timeline")
     print(f"timeline:{counts}")
 
@@ -103,13 +84,13 @@ def a_silent_server_makes_the_page_stale(browser, server, url, pictures):
     browser.until("document.querySelectorAll('[data-until]').length > 0", "a countdown")
     server.send_signal(signal.SIGSTOP)
     try:
-        browser.until("document.body.classList.contains('stale')", "stale", 15)
+        browser.until("document.body.classList.contains('stale')", "stale")
         if browser.run("document.querySelector('.stale-note').hidden"):
             raise Failed("a stale page does not say so")
         browser.picture(f"{pictures}/limits-stale.png")
     finally:
         server.send_signal(signal.SIGCONT)
-    browser.until("!document.body.classList.contains('stale')", "live again", 15)
+    browser.until("!document.body.classList.contains('stale')", "live again")
     browser.until("document.querySelector('.stale-note').hidden", "the notice goes")
     print("stale: after five seconds of silence; live again afterwards")
 
@@ -119,9 +100,9 @@ def a_restarted_server_is_found_again(browser, server, program, port, url):
     pid = f"document.querySelector('.head .sub').textContent.includes('pid {server.pid}')"
     browser.until(pid, "the first process")
     stop(server)
-    browser.until("document.body.classList.contains('stale')", "stale", 15)
+    browser.until("document.body.classList.contains('stale')", "stale")
     server = start(program, port)
-    browser.until("!document.body.classList.contains('stale')", "reconnected", 30)
+    browser.until("!document.body.classList.contains('stale')", "reconnected")
     # A lost connection is an error of the network, and the only one here.
     browser.problems = [problem for problem in browser.problems if "ERR_CONNECTION" not in problem and "ERR_INCOMPLETE" not in problem]
     browser.expect_no_problems("reconnect")
@@ -149,18 +130,17 @@ def without_scripts(browser, url):
 
 def main():
     scratch, program = sys.argv[1:3]
-    axe = open(sys.argv[3], encoding="utf-8").read() if len(sys.argv) > 3 else None
     pictures = os.path.join(scratch, "web")
-    os.makedirs(pictures, exist_ok=True)
     port = free_port()
     server = start(program, port)
     browser = Browser(scratch)
     try:
         url = server.url
-        every_look(browser, url, pictures, axe)
+        looks = Looks(browser, pictures, sys.argv[3] if len(sys.argv) > 3 else None)
+        every_look(browser, url, looks)
         values_move(browser, url)
         a_change_is_tried_then_applied(browser, url)
-        a_trace_is_recorded_and_opened(browser, url, pictures)
+        a_trace_is_recorded_and_opened(browser, url, looks)
         a_silent_server_makes_the_page_stale(browser, server, url, pictures)
         without_scripts(browser, url)
         server = a_restarted_server_is_found_again(browser, server, program, port, url)
