@@ -32,10 +32,10 @@ enum Mark {
     Told,
 }
 
-/// The deliveries of one channel. Settled ones are told in as few frames as the protocol allows: runs from the oldest
-/// outstanding delivery on as one `multiple` each, what is settled behind a gap singly.
+/// The deliveries of one channel. Settlements are sent in as few frames as the protocol allows: runs from the oldest
+/// outstanding delivery on as one `multiple` each, those behind a gap singly.
 ///
-/// A tag is told once at most, whatever is asked: an unknown one would make the broker close the channel.
+/// A tag is sent at most once, whatever the caller does: an unknown tag would make the broker close the channel.
 ///
 /// ```
 /// use tidegate_amqp::{AckFrame, AckTracker, Settle};
@@ -103,7 +103,7 @@ impl AckTracker {
         }
     }
 
-    /// Deliveries nobody has settled.
+    /// The number of unsettled deliveries.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }

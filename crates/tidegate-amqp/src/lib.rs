@@ -9,8 +9,8 @@
 //! after a connection is lost: what to restore is the caller's to know.
 //!
 //! # Where to read
-//! `acks.rs` (which deliveries are told how), `wire.rs` (bytes), `properties.rs` (a message's
-//! properties in place), `session/` (the protocol), `uri.rs` (where and who), then
+//! `acks.rs` (which settlements share a frame), `wire.rs` (bytes), `properties.rs` (a message's
+//! properties in place), `session/` (the protocol), `uri.rs` (address and user), then
 //! `client/`: `connection.rs` what a program uses, `driver.rs` the coroutine, `gather.rs` when it lets a flood gather, `connect.rs` how one comes to be, `error.rs` what
 //! goes wrong.
 

@@ -25,7 +25,7 @@ pub struct Delivery {
     pub tag: Tag,
     /// Of which consumer; empty for a message that was asked for singly.
     pub consumer: Arc<str>,
-    /// Whether somebody had it before, or may have.
+    /// Whether it was, or may have been, delivered before.
     pub redelivered: bool,
     /// Where it was published; empty for the default exchange.
     pub exchange: Arc<str>,
@@ -37,7 +37,7 @@ pub struct Delivery {
     pub body: Vec<u8>,
 }
 
-/// Properties as they came; reading them costs more than the rest of a delivery, and not everybody asks.
+/// Properties as received. Decoding them costs more than the rest of a delivery, and not every caller needs them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawProperties(Vec<u8>);
 
@@ -59,7 +59,7 @@ impl RawProperties {
     /// Reads them.
     ///
     /// # Errors
-    /// When they contradict themselves, or nest deeper than anybody means it: whoever published it is to blame.
+    /// If they are malformed or nested too deeply. That is the publisher's fault, not the connection's.
     pub fn read(&self) -> Result<BasicProperties, Unreadable> {
         wire::properties(&self.0).ok_or(Unreadable)
     }

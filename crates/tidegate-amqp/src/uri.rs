@@ -1,4 +1,4 @@
-//! Where a broker is and who asks: `amqp://user:password@host:port,another:port/vhost?option=value`.
+//! The address of a broker and the user: `amqp://user:password@host:port,another:port/vhost?option=value`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub struct Uri {
     pub tls: bool,
     /// At least one.
     pub hosts: Vec<Host>,
-    /// Who asks.
+    /// The user and password, or another way to log in.
     pub sasl: Sasl,
     /// The virtual host.
     pub vhost: String,

@@ -17,7 +17,7 @@ pub(crate) const OVERHEAD: usize = 8;
 
 const BASIC: u16 = 60;
 
-/// Tables within tables, deeper than anybody means it. amq-protocol's parser recurses, and a frame has room for enough levels
+/// Deepest nesting of tables. amq-protocol's parser recurses, and a frame has room for enough levels
 /// to run out of stack.
 const DEPTH_MAX: u32 = 32;
 

@@ -30,8 +30,8 @@ pub struct Options {
     pub pause_above: u64,
     /// Whether the broker confirms what is published; it does unless set.
     pub confirms: bool,
-    /// For how long what is [settled lazily](crate::Connection::settle_lazily) may wait for others to go along with, which
-    /// saves both ends work; not at all unless set. It never waits while anything else is sent, nor once it is a quarter of
+    /// How long a [lazy settlement](crate::Connection::settle_lazily) may wait for others, to be sent in one frame with them;
+    /// default: not at all. It never waits while anything else is sent, nor once it is a quarter of
     /// the prefetch.
     pub ack_patience: Duration,
     /// For how long what floods in may gather before it is read, which saves both ends work; not at all unless set. A message
@@ -115,7 +115,7 @@ async fn open(
     };
     let shared = Rc::new(Shared::new(Session::new(session, now()), place));
     let opened = shared.inner.borrow_mut().wait_open();
-    // Goes on by itself until the session has ended, or nobody holds the connection any more.
+    // Runs until the session has ended or the last handle of the connection is dropped.
     drop(spawn(drive(Driver::new(shared.clone(), link, options.read_patience))));
     let connection = Connection::new(shared.clone());
     match poll_fn(|cx| opened.poll(cx)).await {

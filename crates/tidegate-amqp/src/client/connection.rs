@@ -54,9 +54,9 @@ pub enum Incoming {
 pub struct ConnectionStats {
     /// Messages that came in.
     pub delivered: u64,
-    /// Of them, those that nobody has settled.
+    /// Of `delivered`: not settled yet.
     pub unsettled: usize,
-    /// Came in, and nobody has taken them yet.
+    /// Received and not yet taken by the caller.
     pub waiting: usize,
     /// Messages that went out.
     pub published: u64,
@@ -108,7 +108,7 @@ impl Connection {
     /// What was wrong where, and the way out.
     ///
     /// # Cancel safety
-    /// Safe: dropped, the attempt is given up.
+    /// Safe: if the future is dropped, the attempt ends.
     pub async fn open(uri: &Uri, options: &Options) -> Result<Connection, ConnectError> {
         connect::connect(uri, options).await
     }
@@ -252,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// Drops what waits in a queue; says how many there were.
+    /// Deletes the waiting messages of a queue; returns how many.
     ///
     /// # Errors
     /// As [`declare`](Self::declare).
@@ -312,8 +312,8 @@ impl Connection {
         self.shared.inner.borrow_mut().take_inbox()
     }
 
-    /// Settles a delivery; it is told to the broker together with everything else that is settled before the coroutine's next
-    /// turn. `false`: the tag is of an earlier channel, unknown, or settled already.
+    /// Settles a delivery. All settlements before the coroutine's next turn are sent together. Returns `false` if the tag belongs
+    /// to an earlier channel, is unknown, or is settled already.
     pub fn settle(&self, tag: Tag, settle: Settle) -> bool {
         self.settle_by(|session| session.settle(tag, settle))
     }
@@ -336,7 +336,7 @@ impl Connection {
         settled
     }
 
-    /// Takes back a delivery that was read, for its memory: the next ones come in there. For those who read very many.
+    /// Takes the memory of a delivery that was read for the next ones. Saves allocations with many small messages.
     pub fn reuse(&self, delivery: Delivery) {
         let session = &mut self.shared.inner.borrow_mut().session;
         session.reuse(delivery.properties.into_memory());
@@ -354,8 +354,8 @@ impl Connection {
         self.shared.nudge();
     }
 
-    /// Publishes, as soon as there is room: not while the broker blocks, nor while a megabyte waits to be sent. The answer is
-    /// a future that tells what the broker said; many may be under way at a time.
+    /// Publishes, as soon as there is room: not while the broker blocks, nor while a megabyte waits to be sent. The
+    /// returned future is the broker's confirmation; many may be outstanding at a time.
     ///
     /// # Errors
     /// When the connection is gone, or the message could never be sent.
@@ -382,7 +382,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the end of the connection, whoever ends it.
+    /// Waits for the end of the connection, whichever side ends it.
     ///
     /// # Cancel safety
     /// Safe.
@@ -394,7 +394,7 @@ impl Connection {
     /// deliveries return.
     ///
     /// # Cancel safety
-    /// Dropped, it goes on closing; whether it has is told by [`ended`](Self::ended).
+    /// If the future is dropped, closing goes on; [`ended`](Self::ended) waits for it.
     pub async fn close(&self) {
         self.shared.with_session(Session::close);
         self.shared.nudge();

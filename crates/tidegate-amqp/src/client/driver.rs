@@ -168,7 +168,7 @@ impl Driver {
             self.out.clear();
             self.sent = 0;
             let out = &mut self.out;
-            // Handing out also lets those go on who wait for room.
+            // Sending also wakes callers that wait for room.
             if self.shared.with_session(|session| session.wants_transmit() && session.poll_transmit(now(), out)) {
                 self.flushed = false;
                 continue;
@@ -219,7 +219,7 @@ impl Future for Driver {
                 return Poll::Ready(());
             }
             if this.shared.inner.borrow().session.is_closed() {
-                // Last words that nobody takes any more are not worth waiting for.
+                // The peer no longer reads, so the rest is not waited for.
                 let _ = this.link.poll_close(cx);
                 return Poll::Ready(());
             }
@@ -253,7 +253,7 @@ impl Future for Driver {
 }
 
 impl Drop for Driver {
-    /// The loop may end a task at any time; nobody may wait for it then.
+    /// The loop may end a task at any time; callers must not wait for it then.
     fn drop(&mut self) {
         self.shared.with_session(Session::handle_end);
     }

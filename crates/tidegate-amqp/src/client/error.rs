@@ -9,7 +9,7 @@ use crate::session::{Closed, Refusal, Unsent};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody answered at any of the addresses: try again, or look at them.
+    /// No answer at any of the addresses: try again, or check them.
     Unreachable {
         /// Each with its reason.
         tried: Vec<(String, String)>,
@@ -51,7 +51,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether trying again may help without anybody doing something.
+    /// Returns `true` if trying again may help without a change of configuration.
     pub fn is_temporary(&self) -> bool {
         matches!(self, ConnectError::Unreachable { .. })
     }
@@ -178,7 +178,7 @@ impl fmt::Display for PublishError {
                 returned.exchange, returned.routing_key, returned.text
             ),
             PublishError::Rejected => f.write_str("the broker could not keep the message: its queue is full or failed"),
-            PublishError::Unknown { reason } => write!(f, "nobody knows whether the message was kept: {reason}"),
+            PublishError::Unknown { reason } => write!(f, "the message may or may not be stored: {reason}"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a reader of a flood is better off waiting until more of it has come. Each visit to the kernel costs the same for
-//! one message as for a hundred, and so does each wake-up; but who waits for what will never come wastes time.
+//! Decides whether a reader of many small messages should wait for more of them. A system call and a wake-up cost the same
+//! for one message as for a hundred, but waiting for messages that never come wastes time.
 
-/// So many bytes are worth a visit: some dozens of small messages.
+/// Bytes that are worth a system call: some dozens of small messages.
 pub(super) const MARK_BYTES: u32 = 16 * 1024;
 
 /// A read that brings fewer messages is no flood; long ones fill a read each, and have nothing to gather for.
@@ -12,15 +12,15 @@ const FLOOD: usize = 8;
 pub(super) struct Reading {
     pub(super) bytes: usize,
     pub(super) deliveries: usize,
-    /// The broker may send so many more before it is told of what is settled.
+    /// How many more messages the broker may send before it receives the settlements.
     pub(super) room: usize,
-    /// How many it may send to somebody who has settled everything.
+    /// How many messages the broker may send if everything is settled.
     pub(super) prefetch: usize,
 }
 
 impl Reading {
-    /// Whether the next is worth waiting for: it floods, the broker may send twice as much as would be waited for, and what
-    /// came is mostly settled: somebody who works on it for longer may be in want of it now.
+    /// Returns `true` if waiting for more is worth it: messages arrive in numbers, the broker may send twice as many as would be
+    /// waited for, and most of those received are settled. Otherwise the worker is slow and may need the next one now.
     pub(super) fn is_flood(self) -> bool {
         if self.deliveries < FLOOD {
             return false;

@@ -10,7 +10,7 @@ use super::error::{Error, PublishError};
 use crate::message::Returned;
 use crate::session::{Closed, Event, Refusal, Reply, Session};
 
-/// A value that will come once, for whoever waits.
+/// A value that arrives once, for one waiter.
 pub(super) struct Slot<T>(Rc<RefCell<SlotState<T>>>);
 
 struct SlotState<T> {
@@ -70,7 +70,7 @@ pub(super) struct Inner {
     pub(super) session: Session,
     pub(super) inbox: Vec<Incoming>,
     receiver: Option<Waker>,
-    /// Requests under way, oldest first, and what was asked for.
+    /// Outstanding requests, oldest first, with what each asked for.
     requests: VecDeque<(u64, String, Answer)>,
     /// Waits for the channel: after opening, and after it was closed by a refusal.
     opened: Vec<Slot<Result<(), Error>>>,
@@ -229,7 +229,7 @@ impl Inner {
         self.returned.clear();
     }
 
-    /// The oldest request under way is to blame; those behind it were void when they arrived.
+    /// Fails the outstanding requests: the oldest caused the refusal, those behind it were void when they arrived.
     fn fail_channel(&mut self, refusal: &Refusal, place: &str, wakes: &mut Vec<Waker>) {
         for (_, what, slot) in self.requests.drain(..) {
             slot.fill(Err(Error::Refused { what, place: place.to_owned(), refusal: refusal.clone() }), wakes);

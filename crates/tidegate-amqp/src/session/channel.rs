@@ -14,7 +14,7 @@ use crate::wire::{self, Deliver, Fault, Frame, Hot};
 /// A body's buffer starts no larger than this: the length is only what the other end says.
 const BODY_BYTES_START: u64 = 1 << 20;
 
-/// So much memory of messages is kept for others, and only that of small ones.
+/// How many messages' memory is kept for later ones; only that of small messages.
 const SPARE_MAX: usize = 2_048;
 const SPARE_BYTES_MAX: usize = 1_024;
 
@@ -43,7 +43,7 @@ pub(super) enum Expect {
     Purge,
     Delete,
     Get,
-    /// Asked by the session itself: nobody is told.
+    /// Sent by the session itself; its answer is not reported.
     Confirms,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Channel {
     pub(super) epoch: u32,
     acks: AckTracker,
     pub(super) confirms: Option<Confirms>,
-    /// Requests under way, oldest first.
+    /// Outstanding requests, oldest first.
     pub(super) expected: VecDeque<(u64, Expect)>,
     content: Option<Content>,
     consumer: Name,
@@ -103,7 +103,7 @@ pub(super) struct Channel {
     pub(super) prefetch: u16,
 }
 
-/// So many acknowledgements do not wait for more, however much may be outstanding.
+/// This many acknowledgements are sent without waiting for more, whatever the prefetch.
 const ACKS_TOGETHER: usize = 256;
 
 /// The last name that was used: the next one is the same, mostly.
@@ -194,8 +194,8 @@ impl Session {
         self.channel.is_open() && tag.epoch == self.channel.epoch && self.channel.acks.settle(tag.number, settle)
     }
 
-    /// Takes the memory of a message that nobody needs any more, for the next ones. What is large, or more than is likely to be
-    /// needed at a time, is let go.
+    /// Takes the memory of a message that is no longer needed for the next ones. Large messages, and more than are likely needed
+    /// at a time, are freed.
     pub fn reuse(&mut self, mut memory: Vec<u8>) {
         if (1..=SPARE_BYTES_MAX).contains(&memory.capacity()) && self.spare.len() < SPARE_MAX {
             memory.clear();
@@ -203,7 +203,7 @@ impl Session {
         }
     }
 
-    /// Deliveries nobody has settled.
+    /// The number of unsettled deliveries.
     pub fn outstanding(&self) -> usize {
         self.channel.acks.outstanding()
     }
@@ -216,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Of them, how many more the broker may send before it is told of what is settled.
+    /// How many more messages the broker may send before it receives the settlements.
     pub fn room(&self) -> usize {
         let acks = &self.channel.acks;
         match self.prefetch() {
@@ -230,7 +230,7 @@ impl Session {
         self.channel.epoch
     }
 
-    /// Acknowledgements wait for nobody any more.
+    /// Sends waiting acknowledgements with the next frame.
     pub(crate) fn flush_acks(&mut self) {
         (self.acks_due, self.acks_press) = (None, false);
         let out = &mut self.out;
@@ -465,7 +465,7 @@ impl Session {
             |at: usize| expect.may_be_late() || waiting.range(..at).all(|(_, expected)| expected.may_be_late());
         match found.filter(|at| skipped(*at)).and_then(|at| waiting.remove(at)) {
             Some((request, _)) => Ok(request),
-            None => Err(Fault::Malformed("an answer nobody asked for")),
+            None => Err(Fault::Malformed("an answer without a request")),
         }
     }
 }

@@ -45,7 +45,8 @@ impl Confirms {
         Some((first, tag))
     }
 
-    /// Which one came back: the oldest that looks the same. Two that do are routed alike, so nobody can tell them apart.
+    /// Returns the publish that came back: the oldest with the same fingerprint. Two with the same one are routed alike, so it
+    /// does not matter which.
     pub(super) fn returned(&mut self, fingerprint: u64) -> Option<u64> {
         let at = self.mandatory.iter().position(|(_, published)| *published == fingerprint)?;
         self.mandatory.remove(at).map(|(number, _)| number)

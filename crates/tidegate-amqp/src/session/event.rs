@@ -62,7 +62,7 @@ pub enum Event {
     },
     /// It takes messages again.
     Unblocked,
-    /// The broker closed the channel; requests and confirmations under way are void, unsettled deliveries return. The session
+    /// The broker closed the channel; outstanding requests and confirmations are void, unsettled deliveries return. The session
     /// can [open](super::Session::reopen) it again.
     ChannelClosed(Refusal),
     /// The end. Nothing follows.
@@ -82,7 +82,7 @@ pub enum Reply {
         /// Under this tag.
         consumer: String,
     },
-    /// So many messages were dropped.
+    /// The number of messages that were deleted.
     Dropped(u32),
     /// A message, or that there is none.
     Got(Option<Delivery>),

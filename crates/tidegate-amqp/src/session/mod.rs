@@ -1,7 +1,7 @@
 //! One connection with one channel, without I/O: bytes and time in, bytes and events out.
 //!
-//! `mod.rs` has the connection (opening, heartbeats, closing), `channel.rs` what arrives on the channel, `request.rs` what is
-//! asked of it, `confirms.rs` which publishes are confirmed, `event.rs` what is told.
+//! `mod.rs` has the connection (opening, heartbeats, closing), `channel.rs` what arrives on the channel, `request.rs` the
+//! requests on it, `confirms.rs` which publishes are confirmed, `event.rs` the events for the caller.
 
 mod channel;
 mod confirms;
@@ -59,7 +59,7 @@ pub struct SessionOptions {
     pub pause_above: u64,
     /// Whether published messages are confirmed.
     pub confirms: bool,
-    /// For how long what is [settled lazily](Session::settle_lazily) may wait for others to go along with; zero: not at all.
+    /// How long a [lazy settlement](Session::settle_lazily) may wait for others, to be sent with them; zero: not at all.
     /// It never waits while anything else is sent, nor once it is a quarter of the prefetch: the broker would have to wait.
     pub ack_patience: Duration,
 }
@@ -203,7 +203,7 @@ impl Session {
                         self.fail(fault);
                     }
                     if self.events.len() > EVENTS_MAX {
-                        self.fail(Fault::Malformed("more messages than anybody asked for"));
+                        self.fail(Fault::Malformed("more messages than the prefetch allows"));
                     }
                 }
                 Ok(None) => break,
@@ -414,7 +414,7 @@ impl Session {
         self.put(0, AMQPClass::Connection(connection::AMQPMethod::Close(close)));
     }
 
-    /// Whether the end was told, or will be by the next events.
+    /// Returns `true` if the end was reported, or will be by the next events.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -448,7 +448,7 @@ impl Session {
         self.events.push_back(Event::Closed(how));
     }
 
-    /// The peer is told as well as it can be.
+    /// Ends the session with an error, and sends the peer a close frame if the protocol allows one.
     fn fail(&mut self, fault: Fault) {
         let reason = match fault {
             Fault::OtherVersion([major, minor, revision]) => {

@@ -49,7 +49,7 @@ pub struct Consume {
     pub tag: String,
     /// Deliveries count as settled when they are sent.
     pub no_ack: bool,
-    /// Nobody else may consume from the queue.
+    /// No other consumer may consume from the queue.
     pub exclusive: bool,
     /// `x-priority`, `x-stream-offset`, …
     pub arguments: FieldTable,
@@ -201,7 +201,7 @@ impl Session {
         self.request(Expect::Get, AMQPClass::Basic(basic::AMQPMethod::Get(get)))
     }
 
-    /// Drops what waits in a queue.
+    /// Deletes the waiting messages of a queue.
     ///
     /// # Errors
     /// See [`Unsent`].

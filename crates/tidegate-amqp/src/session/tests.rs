@@ -348,7 +348,7 @@ fn requests_are_answered_in_order_and_anything_else_breaks_the_protocol() {
     ];
     assert_eq!(peer.events(), expected);
     peer.say_channel(AMQPClass::Basic(basic::AMQPMethod::QosOk(basic::QosOk {})));
-    assert_eq!(peer.end(), Closed::Protocol { reason: "an answer nobody asked for".to_owned() });
+    assert_eq!(peer.end(), Closed::Protocol { reason: "an answer without a request".to_owned() });
 }
 
 fn consume_ok(tag: &str) -> AMQPClass {
@@ -386,7 +386,7 @@ fn answers_about_consumers_may_come_late_and_find_their_requests() {
 
 #[test]
 fn other_answers_out_of_order_and_unknown_consumers_break_the_protocol() {
-    let broken = || Closed::Protocol { reason: "an answer nobody asked for".to_owned() };
+    let broken = || Closed::Protocol { reason: "an answer without a request".to_owned() };
     let mut peer = Peer::open();
     peer.session.purge("q").unwrap();
     peer.session.qos(5).unwrap();
@@ -486,7 +486,7 @@ fn acknowledgements_wait_for_company_but_not_for_ever() {
     };
 
     settle(&mut peer, 1);
-    assert!(peer.session.wants_transmit(), "it has to be told the time");
+    assert!(peer.session.wants_transmit(), "the session must be called at the deadline");
     assert_eq!(acked(&mut peer), 0);
     assert!(!peer.session.wants_transmit());
     assert_eq!(peer.session.poll_timeout(), Some(peer.now + patience));
@@ -503,7 +503,7 @@ fn acknowledgements_wait_for_company_but_not_for_ever() {
     assert!(peer.session.wants_transmit());
     assert_eq!(acked(&mut peer), 3);
 
-    // Nor does what can go along.
+    // Nor does one that shares a frame.
     settle(&mut peer, 4);
     assert_eq!(acked(&mut peer), 0);
     peer.session.qos(8).unwrap();
@@ -512,7 +512,7 @@ fn acknowledgements_wait_for_company_but_not_for_ever() {
         heard.iter().any(|said| matches!(said, AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) if ack.delivery_tag == 4))
     );
 
-    // Nor what was not settled lazily, and all others go along with it.
+    // One that was not settled lazily is sent at once, and all others with it.
     settle(&mut peer, 5);
     assert_eq!(acked(&mut peer), 0);
     assert!(peer.session.settle(Tag { epoch: 1, number: 6 }, Settle::Ack));

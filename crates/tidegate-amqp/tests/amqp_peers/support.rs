@@ -38,7 +38,7 @@ pub(crate) async fn open() -> Connection {
     Connection::open(&uri(&format!("amqp://{}", plain_host())), &Options::default()).await.unwrap()
 }
 
-/// A name nobody else uses.
+/// A unique name.
 pub(crate) fn name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))

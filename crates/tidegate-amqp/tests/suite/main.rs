@@ -164,7 +164,7 @@ fn a_broker_that_does_not_answer_the_close_is_left() {
     });
 }
 
-/// Both ends, and whoever reads a flood may let it gather for so long.
+/// Both ends of a connection whose reader may let messages gather for `patience`.
 async fn patient_pair(patience: Duration) -> (Connection, Scripted) {
     let mut options = Options::default();
     options.read_patience = patience;

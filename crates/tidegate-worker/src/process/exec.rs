@@ -29,7 +29,7 @@ const MAX_OUTPUT: usize = 32 << 20;
 ///
 /// The command reads `{"id", "task", "args", "kwargs", "retries"}` and writes its result, both as JSON; nothing at all is
 /// `null`. It fails by its exit code, and what it wrote to standard error is kept: 75 asks for another try, any other but 0
-/// is a failure. It leads a process group, which is told by SIGTERM when the soft limit is over, and killed as a whole at
+/// is a failure. It leads a process group, which gets SIGTERM when the soft limit is over, and killed as a whole at
 /// the hard one, when the task is revoked, and when the worker stops.
 ///
 /// ```

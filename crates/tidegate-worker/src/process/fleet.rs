@@ -1,4 +1,4 @@
-//! All children of a mode: who gets what, and what happens when one has ended.
+//! All children of a mode: which child gets which task, and what happens when one has ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// So many children in a row may be killed by somebody else while they start; then the start has failed.
+/// This many children in a row may be killed by another process while they start; then the start has failed.
 const KILLED_BEFORE_READY_MAX: u32 = 3;
 
 /// The children, and the runs that wait for one.
@@ -57,7 +57,7 @@ pub struct ProcessStats {
     pub children: usize,
     /// Started in all.
     pub started: u64,
-    /// Ended because they were told to: recycled, stopped, or after a limit.
+    /// Ended on request: recycled, stopped, or after a time limit.
     pub ended: u64,
     /// Died by themselves.
     pub died: u64,
@@ -234,7 +234,7 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
                     *if end.as_told { &mut stats.ended } else { &mut stats.died } += 1;
                 });
                 slot.vacate();
-                // Killed by somebody, it says nothing about its command; that it could not start is said when that goes on.
+                // A child that another process killed says nothing about its command, so it counts only if it repeats.
                 let excused = end.killed && failures < KILLED_BEFORE_READY_MAX;
                 if !end.was_ready && !excused {
                     let command = fleet.options.command_line();
@@ -258,7 +258,7 @@ async fn live(fleet: Rc<Fleet>, slot: Rc<Slot>) {
     }
 }
 
-/// How long to wait after so many children in a row that did nothing.
+/// How long to wait after this many children in a row that failed without running a task.
 fn pause(failures: u32) -> Duration {
     match failures {
         0 => Duration::ZERO,

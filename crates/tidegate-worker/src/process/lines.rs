@@ -52,7 +52,7 @@ impl Lines {
     }
 }
 
-/// The last lines a child wrote to standard error: what is told when it dies.
+/// The last lines that a child wrote to standard error; they are part of the error when it dies.
 #[derive(Debug, Default)]
 pub(super) struct LastWords {
     lines: VecDeque<String>,

@@ -1,9 +1,9 @@
 //! Tasks run in long-lived child processes, started from a command of any language. Each has a socket of its own, over which
 //! it is given tasks and answers them; what they say to each other is described in `docs/process-protocol.md`.
 //!
-//! Read in this order: `frame.rs` and `protocol.rs` (what is said), `overseer.rs` (what is decided about one child), `child.rs`
-//! (how that is carried out), `slot.rs`, `ticket.rs` and `fleet.rs` (who gets what, and what follows a child's end). `exec.rs`
-//! stands beside them: a command that is started anew for every task.
+//! Read in this order: `frame.rs` and `protocol.rs` (the messages), `overseer.rs` (decisions about one child), `child.rs` (their I/O),
+//! `slot.rs`, `ticket.rs` and `fleet.rs` (which child gets which task, and what follows a child's end). `exec.rs` is separate:
+//! a command that is started for every task.
 
 mod child;
 mod exec;
@@ -50,9 +50,9 @@ pub struct ProcessOptions {
     pub environment: Vec<(OsString, OsString)>,
     /// How many there are.
     pub children: usize,
-    /// Tasks a child may have at a time: one that it runs, the others on the way, so that it need not wait for the next.
+    /// Tasks sent to a child at a time: it runs one, the others wait in its socket, so that it need not wait for the next.
     pub pipeline: usize,
-    /// A child is replaced after so many tasks.
+    /// A child is replaced after this many tasks.
     pub max_tasks: Option<u64>,
     /// A child is replaced when it has more bytes than this in memory after a task.
     pub max_rss: Option<u64>,
@@ -72,7 +72,7 @@ pub const MAX_FRAME: usize = 32 << 20;
 const READY_LIMIT: Duration = Duration::from_secs(25);
 
 impl ProcessOptions {
-    /// One child a processor, each from `command`, with the defaults.
+    /// One child per processor, each started with `command`, and default options.
     pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> ProcessOptions {
         ProcessOptions {
             command: command.into_iter().map(Into::into).collect(),
@@ -222,7 +222,7 @@ impl Mode for ProcessMode {
         vec![
             figure("children", "Child processes alive.", stats.children as u64),
             figure("children_started_total", "Child processes started.", stats.started),
-            figure("children_ended_total", "Child processes that ended because they were told to.", stats.ended),
+            figure("children_ended_total", "Child processes that ended on request.", stats.ended),
             figure("children_died_total", "Child processes that died by themselves.", stats.died),
         ]
     }
@@ -234,7 +234,7 @@ impl Drop for ProcessMode {
     }
 }
 
-/// Somebody waits for a run. Dropped before its end, the run is ended too: nobody would hear of it.
+/// The future of a run. If it is dropped before the run's end, the run is ended too, because its result would be lost.
 struct Run {
     fleet: Rc<Fleet>,
     ticket: Rc<Ticket>,

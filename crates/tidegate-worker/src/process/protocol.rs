@@ -64,7 +64,7 @@ pub(super) struct Ready {
     pub(super) interrupt: bool,
 }
 
-/// How a run ended, as the child tells it.
+/// How a run ended, as the child reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
     Done(Value),
@@ -282,7 +282,7 @@ impl Protocol {
         &self.output[self.written..]
     }
 
-    /// So much of it was written.
+    /// Notes that `count` bytes were written.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written += count;
         self.sent += count as u64;

@@ -135,7 +135,7 @@ impl Slot {
         }
     }
 
-    /// Whoever sleeps here is woken when something was left.
+    /// Stores the waker that is woken when something is put into the slot.
     pub(super) fn sleep(&self, cx: &Context<'_>) {
         self.waker.replace(Some(cx.waker().clone()));
     }

@@ -8,7 +8,7 @@ use crate::mode::StopReason;
 use crate::outcome::Outcome;
 use crate::task::Task;
 
-/// A run that somebody waits for.
+/// A run whose result is awaited.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) task: Task,
