@@ -1,5 +1,8 @@
 //! `tidegate worker` as a user meets it.
 
+#[path = "common/idle.rs"]
+mod idle;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -403,6 +406,16 @@ fn page(address: &str, path: &str, header: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn idle_connections_to_the_status_pages_are_bounded() {
+    let place = TempDir::new().unwrap();
+    let worker = Worker::start(place.path(), &["--handler=echo=exec:cat", "--metrics=127.0.0.1:0"]);
+    let (_, port) = worker.banner.split_once("http://127.0.0.1:").unwrap();
+    idle::takes_64_connections(port.split('/').next().unwrap().parse().unwrap());
+    worker.signal("-TERM");
+    worker.ended();
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod dashboard;
 mod data;
 #[cfg(feature = "pdf")]
 mod explain;
+#[path = "../common/idle.rs"]
+mod idle;
 #[cfg(feature = "pdf")]
 mod judge;
 #[path = "../common/machine.rs"]

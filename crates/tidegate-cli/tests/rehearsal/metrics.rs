@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_rehearsal::{Latency, Server};
 
+use crate::idle;
 use crate::support::{Place, questions, text, tidegate};
 
 /// A run with `--metrics`.
@@ -99,6 +100,18 @@ fn a_batch_serves_its_counts_and_the_limit_that_blocks() {
     assert!(blocked >= 1.0, "{page}");
     assert_eq!(run.get("/healthz", "").0, "200");
     assert_eq!(run.interrupt(), Some(130));
+}
+
+#[test]
+fn idle_connections_to_the_page_are_bounded() {
+    let place = Place::new("metrics-idle");
+    let requests = place.write("requests.jsonl", &questions(1));
+    let server = Server::builder().latency(Latency::Fixed(Duration::from_secs(600))).start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    let mut run = Run::start(&mut tidegate(&["batch", &requests, "--base-url", &base, "--metrics", "127.0.0.1:0"]));
+    idle::takes_64_connections(run.address.rsplit_once(':').unwrap().1.parse().unwrap());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
 }
 
 #[test]
