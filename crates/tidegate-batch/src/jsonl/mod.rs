@@ -290,7 +290,7 @@ impl fmt::Display for BatchError {
             }
             BatchError::Output { output, error: ResultsError::Foreign { line, reason } } => write!(
                 f,
-                "{output} is not a file of results (line {line}: {reason}); choose another output, or start over with --fresh"
+                "{output} is not a file of results (line {line}: {reason}); choose another output, or move the file away"
             ),
             BatchError::NoModel => {
                 f.write_str("lines in Gemini's format do not say which model to ask; give one with --model")

@@ -181,9 +181,16 @@ fn read_back(file: &mut File) -> Result<Known, ResultsError> {
     Ok(known)
 }
 
-/// The beginning of a result, and no more of it. What is something else is not ours to cut off.
+/// Fields with which this and other programs begin a result.
+const FIRST_FIELDS: [&str; 3] = ["\"id\"", "\"custom_id\"", "\"key\""];
+
+/// The beginning of a result, and no more of it. What is something else is not ours to cut off: a template or a configuration may
+/// begin with a brace, too, and have no line break at its end.
 fn is_torn(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err()
+    let Some(rest) = bytes.strip_prefix(b"{") else { return false };
+    let rest = rest.trim_ascii_start();
+    let begins = |field: &str| rest.starts_with(field.as_bytes()) || field.as_bytes().starts_with(rest);
+    FIRST_FIELDS.into_iter().any(begins) && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err()
 }
 
 /// The same file with the successes alone; all of it or nothing, whenever the power goes.
@@ -307,7 +314,14 @@ mod tests {
         let place = Place::with(OK);
         assert_eq!(place.open(Earlier::Discard).unwrap().1.succeeded.len(), 0);
         assert_eq!(place.text(), "");
-        for text in ["my notes\nmore of them\n", "a single line", "{\"some\":\"configuration\"}"] {
+        for text in [
+            "my notes\nmore of them\n",
+            "a single line",
+            "{\"some\":\"configuration\"}",
+            "{\"some\":\"torn configura",
+            "{{ template }}",
+            "{ a: 1 }",
+        ] {
             for earlier in [Earlier::Keep, Earlier::RetryFailed, Earlier::Discard] {
                 let notes = Place::with(text);
                 assert!(matches!(notes.open(earlier), Err(ResultsError::Foreign { line: 1, .. })), "{earlier:?}");
