@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::{Future as StdFuture, IntoFuture};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context as PollContext, Poll, Waker};
 
 use crate::kernel::current;
@@ -48,7 +48,7 @@ struct Shared<T: 'static> {
 enum Settled<T> {
     /// `None`: the last who could see it has it.
     Result(Option<T>),
-    Failed(Rc<dyn Error>),
+    Failed(Arc<dyn Error + Send + Sync>),
     Cancelled,
 }
 
@@ -111,12 +111,15 @@ impl<T: 'static> Future<T> {
     /// })
     /// .unwrap();
     /// ```
-    pub fn set_exception(&self, error: impl Into<Box<dyn Error>>) -> Result<(), InvalidState<Box<dyn Error>>> {
+    pub fn set_exception(
+        &self,
+        error: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Result<(), InvalidState<Box<dyn Error + Send + Sync>>> {
         let error = error.into();
         if self.is_done() {
             return Err(InvalidState { value: error });
         }
-        self.settle(Settled::Failed(Rc::from(error)));
+        self.settle(Settled::Failed(Arc::from(error)));
         Ok(())
     }
 
@@ -463,7 +466,7 @@ pub enum FutureError {
     /// It was cancelled.
     Cancelled,
     /// It was given an error.
-    Failed(Rc<dyn Error>),
+    Failed(Arc<dyn Error + Send + Sync>),
 }
 
 impl fmt::Display for FutureError {

@@ -1,6 +1,7 @@
 //! Task groups: children that do not outlive the block that started them, and fail together.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future as StdFuture, IntoFuture};
 use std::panic::Location;
@@ -10,7 +11,7 @@ use crate::deferred::Future;
 use crate::runtime::event_loop::LoopHandle;
 use crate::task::cancel::catch_cancel;
 use crate::task::raw::Judge;
-use crate::task::{JoinHandle, Outcome, Task, spawn_on};
+use crate::task::{JoinHandle, Outcome, Task, TaskId, spawn_on};
 
 /// A group of tasks with one end. Children are started with [`spawn`](Self::spawn); the group ends when all of them
 /// have. When one fails, the others and the body are cancelled, and the group's error is what they failed with.
@@ -37,10 +38,11 @@ pub struct TaskGroup<E: 'static> {
 
 struct Shared<E> {
     parent: Task,
-    tasks: RefCell<Vec<Task>>,
+    /// The children that have not ended, in the order they were spawned, which is the order they are cancelled in.
+    tasks: RefCell<BTreeMap<TaskId, Task>>,
     errors: RefCell<Vec<GroupFailure<E>>>,
-    /// Errors of children whose end the group has not been told of yet.
-    raised: RefCell<Vec<(Task, E)>>,
+    /// Errors of children whose done-callback has not run yet.
+    raised: RefCell<BTreeMap<TaskId, E>>,
     aborting: Cell<bool>,
     exiting: Cell<bool>,
     parent_cancelled: Cell<bool>,
@@ -137,7 +139,7 @@ impl<E: 'static> TaskGroup<E> {
             match child.await {
                 Ok(value) => Some(value),
                 Err(error) => {
-                    group.raised.borrow_mut().push((Task::current(), error));
+                    group.raised.borrow_mut().insert(Task::current().id(), error);
                     None
                 }
             }
@@ -145,7 +147,7 @@ impl<E: 'static> TaskGroup<E> {
         let kernel = LoopHandle::current().kernel;
         let handle = spawn_on::<_, HasValue>(&kernel, wrapped, Location::caller());
         let task = handle.task();
-        shared.tasks.borrow_mut().push(task.clone());
+        shared.tasks.borrow_mut().insert(task.id(), task.clone());
         let group = shared.clone();
         task.add_done_callback(move |task| group.one_ended(task));
         Ok(handle)
@@ -160,17 +162,14 @@ impl<E> Clone for TaskGroup<E> {
 
 impl<E: 'static> Shared<E> {
     fn one_ended(&self, task: &Task) {
-        self.tasks.borrow_mut().retain(|known| known != task);
+        self.tasks.borrow_mut().remove(&task.id());
         if self.tasks.borrow().is_empty()
             && let Some(all_ended) = &*self.all_ended.borrow()
         {
             drop(all_ended.set_result(()));
         }
         let failure = match task.outcome() {
-            Some(Outcome::Failed) => {
-                let mut raised = self.raised.borrow_mut();
-                raised.iter().position(|(known, _)| known == task).map(|at| GroupFailure::Failed(raised.remove(at).1))
-            }
+            Some(Outcome::Failed) => self.raised.borrow_mut().remove(&task.id()).map(GroupFailure::Failed),
             Some(Outcome::Panicked) => Some(GroupFailure::Panicked(task.error().unwrap_or_default())),
             _ => None,
         };
@@ -187,7 +186,7 @@ impl<E: 'static> Shared<E> {
 
     fn abort(&self) {
         self.aborting.set(true);
-        let tasks = self.tasks.borrow().clone();
+        let tasks: Vec<Task> = self.tasks.borrow().values().cloned().collect();
         for task in tasks {
             task.cancel();
         }

@@ -15,7 +15,7 @@ pub(crate) const SLOTS_MAX: usize = (1 << SLOT_BITS) - 1;
 pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 2;
 
 /// Never zero: generations start at 1, and that leaves the small numbers to [`Waiting`](crate::task::Waiting).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Name(u64);
 
 impl Name {

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io;
 use std::panic::Location;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kernel::Kernel;
-use crate::mailbox::name::Name;
 use crate::observe::{WaitsFor, waits_for};
 use crate::runtime::event_loop::LoopHandle;
 use crate::signal::SignalKind;
@@ -40,7 +39,7 @@ pub struct TaskEntry {
     /// Its number.
     pub id: TaskId,
     /// Its name.
-    pub name: Rc<str>,
+    pub name: Arc<str>,
     /// What it does.
     pub state: TaskState,
     /// How long it has been waiting; zero for what does not wait.
@@ -108,6 +107,9 @@ impl Kernel {
     pub(crate) fn dump(&self) -> TaskDump {
         let now = self.clock.now();
         let tasks = self.all_tasks();
+        // A task does not know its descriptor, but a descriptor knows its tasks. The table is lent only while something is
+        // registered, which runs no foreign code; but a dump must never be what fails.
+        let descriptors = self.io.try_borrow().map(|io| io.waits()).unwrap_or_default();
         let tasks = tasks.iter().map(|task| {
             let header: &Header = task;
             let state = if self.is_running(header) {
@@ -116,7 +118,7 @@ impl Kernel {
                 TaskState::Ready
             } else {
                 TaskState::Waiting(match waits_for(self, task) {
-                    WaitsFor::Elsewhere => self.waits_at_descriptor(header.name),
+                    WaitsFor::Elsewhere => descriptors.describe(header.name).map_or(WaitsFor::Elsewhere, WaitsFor::Io),
                     known => known,
                 })
             };
@@ -131,13 +133,6 @@ impl Kernel {
             }
         });
         TaskDump { tasks: tasks.collect() }
-    }
-
-    /// The task does not say what it waits for, but a descriptor may know who waits at it.
-    fn waits_at_descriptor(&self, task: Name) -> WaitsFor {
-        // Lent only while something is registered, which runs nobody else's code; but a dump must never be what fails.
-        let io = self.io.try_borrow().ok();
-        io.and_then(|io| io.describe_wait(task)).map_or(WaitsFor::Elsewhere, WaitsFor::Io)
     }
 }
 

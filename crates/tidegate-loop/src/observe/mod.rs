@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kernel::Kernel;
@@ -201,7 +202,7 @@ pub enum WaitsFor {
     /// A timer.
     Timer,
     /// Another task.
-    Task(Rc<str>),
+    Task(Arc<str>),
     /// A settable future, or several tasks.
     Future(String),
     /// A socket, a pipe, a child; found out for dumps only.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::Location;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a report is about.
@@ -48,7 +48,7 @@ pub enum ReportKind {
 pub struct Report {
     pub(crate) kind: ReportKind,
     pub(crate) message: String,
-    pub(crate) name: Option<Rc<str>>,
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) location: Option<&'static Location<'static>>,
     pub(crate) took: Option<Duration>,
 }

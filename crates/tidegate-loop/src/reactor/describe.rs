@@ -1,13 +1,35 @@
 //! What a task waits for at a descriptor, in words: for dumps, where nobody is in a hurry.
 
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::rc::Rc;
 
 use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType};
 
-use super::source::Direction;
+use super::source::{Direction, Shared};
+use crate::mailbox::name::Name;
+
+/// Which task waits at which descriptor: collected once per dump, so that a dump is linear in tasks and descriptors.
+#[derive(Default)]
+pub(crate) struct Waits {
+    by_task: HashMap<Name, (Rc<Shared>, Direction)>,
+}
+
+impl Waits {
+    pub(super) fn add(&mut self, source: &Rc<Shared>) {
+        source.each_waiting(|task, direction| {
+            self.by_task.entry(task).or_insert_with(|| (source.clone(), direction));
+        });
+    }
+
+    /// What the task waits for, if it waits at a descriptor.
+    pub(crate) fn describe(&self, task: Name) -> Option<String> {
+        self.by_task.get(&task).map(|(source, direction)| wait(source.fd(), *direction))
+    }
+}
 
 /// Such as `something to read from TCP 127.0.0.1:443 (descriptor 7)`.
-pub(super) fn wait(fd: BorrowedFd<'_>, direction: Direction) -> String {
+fn wait(fd: BorrowedFd<'_>, direction: Direction) -> String {
     let what = match socket(fd) {
         Some(Socket::Listener(address)) => return format!("a connection to {address} (descriptor {})", fd.as_raw_fd()),
         Some(Socket::Peer(address)) => address,

@@ -123,8 +123,12 @@ impl Waiter {
         self.task.get() != 0 || self.crowded.get()
     }
 
-    fn has(&self, task: Name) -> bool {
-        self.task.get() == task.bits() || self.others.borrow().iter().any(|known| name_of(known) == Some(task))
+    /// Calls `f` with each of this loop's tasks that wait.
+    fn each_task(&self, mut f: impl FnMut(Name)) {
+        if self.task.get() != 0 {
+            f(Name::from_bits(self.task.get()));
+        }
+        self.others.borrow().iter().filter_map(name_of).for_each(f);
     }
 
     /// Moves everybody to `sink`.
@@ -181,12 +185,10 @@ impl Shared {
         self.writer.take(&mut sink);
     }
 
-    /// The side at which a task waits, if it does.
-    pub(super) fn waits(&self, task: Name) -> Option<Direction> {
-        [(Direction::Read, &self.reader), (Direction::Write, &self.writer)]
-            .into_iter()
-            .find(|(_, waiter)| waiter.has(task))
-            .map(|(direction, _)| direction)
+    /// Calls `f` with each task that waits here, and what for.
+    pub(super) fn each_waiting(&self, mut f: impl FnMut(Name, Direction)) {
+        self.reader.each_task(|task| f(task, Direction::Read));
+        self.writer.each_task(|task| f(task, Direction::Write));
     }
 
     fn waiter(&self, direction: Direction) -> &Waiter {

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::callbacks::{IoCallback, Side, Watched};
-use super::describe;
+use super::describe::Waits;
 use super::source::Shared;
 use crate::kernel::Kernel;
 use crate::mailbox::name::Name;
@@ -94,9 +94,11 @@ impl IoTable {
         self.ring.clone()
     }
 
-    /// What a task waits for here, in words.
-    pub(crate) fn describe_wait(&self, task: Name) -> Option<String> {
-        self.sources.all().iter().find_map(|source| Some(describe::wait(source.fd(), source.waits(task)?)))
+    /// Which task waits at which descriptor now.
+    pub(crate) fn waits(&self) -> Waits {
+        let mut waits = Waits::default();
+        self.sources.all().iter().for_each(|source| waits.add(source));
+        waits
     }
 
     #[inline]

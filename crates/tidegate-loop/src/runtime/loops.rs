@@ -64,7 +64,7 @@ where
         };
         let threads: Vec<_> = (0..count).map(start).collect();
         let end = |thread: Result<thread::ScopedJoinHandle<'_, _>, LoopError>| {
-            thread?.join().unwrap_or_else(|panic| Err(LoopError::Panicked(Panic(panic))))
+            thread?.join().unwrap_or_else(|panic| Err(LoopError::Panicked(Panic::new(panic))))
         };
         threads.into_iter().map(end).collect()
     })
@@ -91,8 +91,8 @@ where
             Ok(Ok(output)) => Ok(output),
             Ok(Err(RunError::CtrlC)) => Err(LoopError::CtrlC),
             Ok(Err(RunError::Cancelled)) if stops.lock().stopped => Err(LoopError::Stopped),
-            Ok(Err(error)) => Err(LoopError::Ended(error.to_string())),
-            Err(panic) => Err(LoopError::Panicked(Panic(panic))),
+            Ok(Err(error)) => Err(LoopError::Ended(error)),
+            Err(panic) => Err(LoopError::Panicked(Panic::new(panic))),
         };
         if matches!(result, Err(LoopError::Panicked(_))) {
             stops.stop();
@@ -175,8 +175,8 @@ pub enum LoopError {
     Panicked(Panic),
     /// The thread or the loop could not be made.
     Setup(io::Error),
-    /// It ended in another way; in [`RunError`]'s words.
-    Ended(String),
+    /// It ended in another way.
+    Ended(RunError),
 }
 
 impl fmt::Display for LoopError {
@@ -186,7 +186,7 @@ impl fmt::Display for LoopError {
             LoopError::Stopped => f.write_str("stopped, because another loop failed"),
             LoopError::Panicked(panic) => write!(f, "the loop's main task panicked: {panic}"),
             LoopError::Setup(error) => write!(f, "the loop could not be made: {error}"),
-            LoopError::Ended(reason) => f.write_str(reason),
+            LoopError::Ended(error) => error.fmt(f),
         }
     }
 }
@@ -195,6 +195,7 @@ impl std::error::Error for LoopError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             LoopError::Setup(error) => Some(error),
+            LoopError::Ended(error) => Some(error),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::panic::Location;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::join::JoinHandle;
 use super::raw::{AnyValue, Judge, NoError, TaskRef, flag};
@@ -134,7 +134,7 @@ fn closed(location: &Location<'_>) -> ! {
 #[must_use = "a builder makes nothing until spawn is called"]
 pub struct TaskBuilder {
     pub(crate) handle: LoopHandle,
-    pub(crate) name: Option<Rc<str>>,
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) eager: bool,
     pub(crate) context: Option<Context>,
 }
@@ -148,7 +148,7 @@ impl TaskBuilder {
     /// assert_eq!(&*task.name(), "n1");
     /// # }).unwrap();
     /// ```
-    pub fn name(mut self, name: impl Into<Rc<str>>) -> Self {
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
         self
     }

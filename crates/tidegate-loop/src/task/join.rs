@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context as PollContext, Poll};
 
 use super::raw::{Header, TaskRef, Waiting, flag};
@@ -94,7 +95,7 @@ impl<T: 'static> JoinHandle<T> {
             Outcome::Cancelled => Some(Err(JoinError::Cancelled)),
             Outcome::Panicked => {
                 let panic = header.extras()?.panic.borrow_mut().take()?;
-                Some(Err(JoinError::Panicked(Panic(panic))))
+                Some(Err(JoinError::Panicked(Panic::new(panic))))
             }
         }
     }
@@ -211,9 +212,17 @@ impl std::error::Error for JoinError {}
 /// })
 /// .unwrap();
 /// ```
-pub struct Panic(pub(crate) Box<dyn Any + Send>);
+pub struct Panic {
+    /// Never locked: taken out by value. The mutex makes errors that hold a panic `Sync`.
+    payload: Mutex<Box<dyn Any + Send>>,
+    message: Box<str>,
+}
 
 impl Panic {
+    pub(crate) fn new(payload: Box<dyn Any + Send>) -> Panic {
+        Panic { message: panic_message(&*payload).into(), payload: Mutex::new(payload) }
+    }
+
     /// Goes on panicking, here.
     ///
     /// ```should_panic
@@ -226,7 +235,7 @@ impl Panic {
     /// .unwrap();
     /// ```
     pub fn resume(self) -> ! {
-        std::panic::resume_unwind(self.0)
+        std::panic::resume_unwind(self.into_payload())
     }
 
     /// The payload.
@@ -241,18 +250,18 @@ impl Panic {
     /// .unwrap();
     /// ```
     pub fn into_payload(self) -> Box<dyn Any + Send> {
-        self.0
+        self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Display for Panic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&panic_message(&*self.0))
+        f.write_str(&self.message)
     }
 }
 
 impl fmt::Debug for Panic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Panic").field(&panic_message(&*self.0)).finish()
+        f.debug_tuple("Panic").field(&self.message).finish()
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context as PollContext, Poll};
 
 use crate::kernel::Kernel;
@@ -143,7 +143,7 @@ impl Task {
     /// })
     /// .unwrap();
     /// ```
-    pub fn name(&self) -> Rc<str> {
+    pub fn name(&self) -> Arc<str> {
         self.cell.display_name()
     }
 
@@ -157,7 +157,7 @@ impl Task {
     /// })
     /// .unwrap();
     /// ```
-    pub fn set_name(&self, name: impl Into<Rc<str>>) {
+    pub fn set_name(&self, name: impl Into<Arc<str>>) {
         *self.cell.extras_or_make().name.borrow_mut() = Some(name.into());
     }
 

@@ -11,6 +11,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context as PollContext, Poll, Waker};
 
 use super::{Outcome, Task, Waiters, alloc};
@@ -88,7 +89,7 @@ pub(crate) enum Polled {
 
 /// What few tasks have, made on first use.
 pub(crate) struct Extras {
-    pub(crate) name: RefCell<Option<Rc<str>>>,
+    pub(crate) name: RefCell<Option<Arc<str>>>,
     /// The context it shares with others, when it was given one.
     pub(crate) context: OnceCell<Rc<ContextCell>>,
     pub(crate) waiters: RefCell<Waiters<Task>>,
@@ -309,7 +310,7 @@ impl Header {
         self.extras().and_then(|extras| extras.context.get().cloned())
     }
 
-    pub(crate) fn display_name(&self) -> Rc<str> {
+    pub(crate) fn display_name(&self) -> Arc<str> {
         let given = self.extras().and_then(|extras| extras.name.borrow().clone());
         given.unwrap_or_else(|| format!("Task-{}", self.number).into())
     }

@@ -193,7 +193,7 @@ where
         // What the job shared with others and left half done is theirs to judge, as with any thread that panics.
         let outcome = catch_unwind(AssertUnwindSafe(move || context.run(work)));
         let panicked = outcome.is_err();
-        self.result = Some(outcome.map_err(|payload| JobError::Panicked(Panic(payload))));
+        self.result = Some(outcome.map_err(|payload| JobError::Panicked(Panic::new(payload))));
         panicked
     }
 

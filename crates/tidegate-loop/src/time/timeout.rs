@@ -44,7 +44,7 @@ impl std::error::Error for Elapsed {}
 /// As cancel-safe as `future`; dropped, its timer is disarmed.
 ///
 /// # Panics
-/// When polled outside of a task of the loop and it has to wait.
+/// When polled outside of a task of the loop and it has to wait; when polled after it was ready.
 ///
 /// ```
 /// use tidegate_loop::{run, sleep, timeout, Duration, Elapsed};
@@ -355,7 +355,9 @@ enum Phase {
     New(Limit),
     Scope(Deadline),
     Entered(Rc<DeadlineCell>),
-    Done,
+    /// A cancellation that is not this time-out's goes on outwards: the poll returns to what owns this, which drops it.
+    Unwinding,
+    Ready,
 }
 
 impl<F: Future> Future for Timeout<F> {
@@ -387,7 +389,7 @@ impl<F: Future> Future for Timeout<F> {
                     let depth = cancel::depth_of(kernel);
                     let future = this.future.as_mut().as_pin_mut().expect("not polled before");
                     if let Poll::Ready(output) = future.poll(cx) {
-                        *this.phase = Phase::Done;
+                        *this.phase = Phase::Ready;
                         this.future.set(None);
                         return Poll::Ready(Ok(output));
                     }
@@ -413,8 +415,8 @@ impl<F: Future> Future for Timeout<F> {
                 poll_entered(this.future, this.phase, this.place, cx)
             }
             Phase::Entered(_) => poll_entered(this.future, this.phase, this.place, cx),
-            // Left by a cancellation that was not ours: what owns us will drop us.
-            Phase::Done => Poll::Pending,
+            Phase::Unwinding => Poll::Pending,
+            Phase::Ready => panic!("Timeout polled after it was ready"),
         }
     }
 }
@@ -458,12 +460,13 @@ fn poll_entered<F: Future>(
     if leave(phase) {
         return Poll::Ready(Err(Elapsed));
     }
+    *phase = Phase::Unwinding;
     cancel::raise_here();
     Poll::Pending
 }
 
 fn leave(phase: &mut Phase) -> bool {
-    match std::mem::replace(phase, Phase::Done) {
+    match std::mem::replace(phase, Phase::Ready) {
         Phase::Entered(cell) => cell.leave(),
         _ => false,
     }

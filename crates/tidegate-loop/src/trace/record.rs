@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Trace;
@@ -188,7 +189,7 @@ pub enum What {
     CallbackQueued(TracedCallback),
     CallbackStarted(TracedCallback),
     CallbackFinished(TracedCallback),
-    Note(Rc<str>),
+    Note(Arc<str>),
     Slow { task: Option<TracedTask>, took: Duration },
 }
 
@@ -251,7 +252,7 @@ pub struct TracedTask {
 
 struct TaskInfo {
     id: TaskId,
-    name: RefCell<Rc<str>>,
+    name: RefCell<Arc<str>>,
     location: &'static Location<'static>,
 }
 
@@ -278,7 +279,7 @@ impl TracedTask {
     /// assert_eq!(&*task.name(), "main");
     /// ```
     #[must_use]
-    pub fn name(&self) -> Rc<str> {
+    pub fn name(&self) -> Arc<str> {
         self.info.name.borrow().clone()
     }
 
