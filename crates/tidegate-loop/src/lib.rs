@@ -59,8 +59,8 @@ pub mod trace;
 pub use std::time::{Duration, Instant};
 
 pub use combine::{
-    AsCompleted, EmptyWait, Gather, GatherAll, GatherError, GroupClosed, GroupError, GroupFailure, Shield, TaskGroup,
-    Waited, When, as_completed, gather, gather_all, shield, wait,
+    AsCompleted, Either, EmptyWait, Gather, GatherAll, GatherError, GroupClosed, GroupError, GroupFailure, JoinSet,
+    Race, Shield, TaskGroup, Waited, When, Zip, as_completed, gather, gather_all, race, shield, wait, zip,
 };
 pub use context::{Context, ContextVar, ResetError, Token};
 pub use deferred::{Awaiting, Future, FutureError, InvalidState};
@@ -79,6 +79,7 @@ pub use runtime::explore::explore;
 pub use runtime::loops::{LoopError, run_loops};
 pub use runtime::on_loop::{OnLoop, WrongLoop};
 pub use runtime::remote::RemoteHandle;
+pub use runtime::remote_task::RemoteTask;
 pub use runtime::runner::{Runner, run, run_fallible};
 pub use task::cancel::{Cancelled, CatchCancel, catch_cancel};
 pub use task::{
@@ -88,5 +89,7 @@ pub use task::{
 pub use threads::{
     JobError, RunningJob, StillRunning, ThreadJob, ThreadPool, ThreadPoolBuilder, ThreadStats, ToThread, to_thread,
 };
+pub use time::interval::{Interval, interval};
+pub use time::now;
 pub use time::sleep::{Sleep, sleep, sleep_until};
 pub use time::timeout::{Deadline, Elapsed, Timeout, timeout, timeout_at, wait_for};

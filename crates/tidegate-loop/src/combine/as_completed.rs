@@ -1,23 +1,16 @@
 //! Results in the order they come.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context as PollContext, Poll};
 
 use futures_core::Stream;
 
-use crate::deferred::{Awaiting, Future};
-use crate::runtime::event_loop::LoopHandle;
+use super::arrivals::Arrivals;
 use crate::task::{JoinError, JoinHandle};
 
-/// Yields results as the tasks end, first come first served.
-///
-/// # Panics
-/// Outside of a running loop.
+/// Yields results in the order in which the tasks end.
 ///
 /// ```
 /// use tidegate_loop::{as_completed, run, sleep, spawn, Duration};
@@ -34,41 +27,18 @@ use crate::task::{JoinError, JoinHandle};
 /// ```
 pub fn as_completed<T: 'static>(handles: impl IntoIterator<Item = JoinHandle<T>>) -> AsCompleted<T> {
     let handles: Vec<Option<JoinHandle<T>>> = handles.into_iter().map(Some).collect();
-    let arrivals = Rc::new(RefCell::new(Arrivals { ended: VecDeque::new(), getter: None }));
-    for (at, handle) in handles.iter().enumerate() {
-        let arrivals = arrivals.clone();
-        let task = handle.as_ref().expect("just made").task();
-        task.add_done_callback(move |_| Arrivals::arrived(&arrivals, at));
+    let arrivals = Arrivals::new();
+    for (at, handle) in handles.iter().flatten().enumerate() {
+        arrivals.watch(&handle.task(), at);
     }
-    AsCompleted { left: handles.len(), handles, arrivals, awaiting: None, loop_handle: LoopHandle::current() }
-}
-
-struct Arrivals {
-    ended: VecDeque<usize>,
-    /// Set to wake whoever waits for the next one.
-    getter: Option<Future<()>>,
-}
-
-impl Arrivals {
-    fn arrived(this: &RefCell<Arrivals>, at: usize) {
-        let getter = {
-            let mut this = this.borrow_mut();
-            this.ended.push_back(at);
-            this.getter.take()
-        };
-        if let Some(getter) = getter {
-            drop(getter.set_result(()));
-        }
-    }
+    AsCompleted { left: handles.len(), handles, arrivals }
 }
 
 /// The stream of [`as_completed`]: (index, result) pairs. Dropped, the tasks that are left go on by themselves.
 pub struct AsCompleted<T: 'static> {
     handles: Vec<Option<JoinHandle<T>>>,
     left: usize,
-    arrivals: Rc<RefCell<Arrivals>>,
-    awaiting: Option<Awaiting<()>>,
-    loop_handle: LoopHandle,
+    arrivals: Arrivals<usize>,
 }
 
 impl<T: 'static> AsCompleted<T> {
@@ -91,24 +61,13 @@ impl<T: 'static> AsCompleted<T> {
     }
 
     fn poll_one(&mut self, cx: &mut PollContext<'_>) -> Poll<Option<(usize, Result<T, JoinError>)>> {
-        loop {
-            if let Some(awaiting) = &mut self.awaiting {
-                let _ = std::task::ready!(Pin::new(awaiting).poll(cx));
-                self.awaiting = None;
-            }
-            if self.left == 0 {
-                return Poll::Ready(None);
-            }
-            let arrived = self.arrivals.borrow_mut().ended.pop_front();
-            if let Some(at) = arrived {
-                self.left -= 1;
-                let mut handle = self.handles[at].take().expect("each ends once");
-                return Poll::Ready(Some((at, handle.try_result().expect("it has ended"))));
-            }
-            let getter = self.loop_handle.create_future();
-            self.arrivals.borrow_mut().getter = Some(getter.clone());
-            self.awaiting = Some(getter.into_future());
+        if self.left == 0 {
+            return Poll::Ready(None);
         }
+        let at = std::task::ready!(self.arrivals.poll_next(cx));
+        self.left -= 1;
+        let mut handle = self.handles[at].take().expect("each ends once");
+        Poll::Ready(Some((at, handle.try_result().expect("it has ended"))))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The loop as programs see it: how one is made (`builder.rs`), run (`event_loop.rs`, `runner.rs`, `loops.rs`), and reached
-//! from its own thread (`event_loop.rs`, `callback.rs`) and from others (`remote.rs`, `on_loop.rs`).
+//! from its own thread (`event_loop.rs`, `callback.rs`) and from others (`remote.rs`, `remote_task.rs`, `on_loop.rs`).
 
 pub(crate) mod builder;
 pub(crate) mod callback;
@@ -10,4 +10,5 @@ pub(crate) mod loops;
 mod main_task;
 pub(crate) mod on_loop;
 pub(crate) mod remote;
+pub(crate) mod remote_task;
 pub(crate) mod runner;
