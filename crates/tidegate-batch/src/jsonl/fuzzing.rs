@@ -15,6 +15,9 @@ pub fn lines(data: &[u8]) {
         let number = match request {
             Ok((number, request)) => {
                 let value: serde_json::Value = serde_json::from_slice(&request.body).unwrap_or_default();
+                // Whatever is accepted as a path stays on its host.
+                let url: http::Uri = format!("http://localhost{}", request.url).parse().expect("it is a URL");
+                assert_eq!(url.host(), Some("localhost"), "{:?}", request.url);
                 for dialect in [Dialect::OpenAi, Dialect::Gemini, Dialect::Anthropic] {
                     let path = body::path_below("http://localhost/v1", &request.url);
                     let _ = body::estimate(dialect, path, &value);
