@@ -1,5 +1,5 @@
-//! The limits of an LLM API on tidegate's loop: files with slots of their own, a global cap, requests and tokens a
-//! minute, requests a day, in one decision. In virtual time, so that an hour passes in milliseconds.
+//! The limits of an LLM API on tidegate's loop: files with their own slots, a global cap, requests and tokens per minute,
+//! requests per day, in one decision. In virtual time, so that an hour passes in milliseconds.
 //!
 //! `cargo run -p tidegate-limit --example llm_limits`
 
@@ -10,7 +10,7 @@ use tidegate_loop::{EventLoop, LoopHandle, gather_all, sleep, spawn};
 
 /// Asks for one page, and pays what the answer says it cost.
 async fn explain(gate: &Gate, file: &tidegate_limit::Scope, page: u64) {
-    // What the request may cost at the most: the prompt, and all the answer may use.
+    // The most that the request may cost: the prompt and the longest possible answer.
     let mut lease = gate.enter(file, Cost::tokens(9_000)).await.expect("within every limit");
     lease.sent();
     sleep(Duration::from_millis(1_500 + page * 37 % 2_000)).await; // the model thinks

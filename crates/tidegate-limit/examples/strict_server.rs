@@ -1,9 +1,9 @@
 //! A strict server on loopback, in real time, and clients that each keep to its limit in their own way: tidegate's gate,
-//! and three that poll: by a share of the time that is left, with a back-off of 0.1 to 2 s, and every millisecond. Who is
-//! refused, and how much of the quota is used?
+//! and three that poll: by a share of the time that is left, with a back-off of 0.1 to 2 s, and every millisecond. Prints
+//! how many requests of each were refused, and how much of the quota was used.
 //!
-//! The server counts arrivals: never more than so many in any window. The wire takes from nothing to some milliseconds,
-//! differently each time, as wires do.
+//! The server counts requests as they arrive, and serves at most a fixed number in any window. Each request takes a random
+//! time to arrive, up to some milliseconds.
 //!
 //! `cargo run --release -p tidegate-limit --example strict_server`
 
@@ -201,7 +201,7 @@ impl Polled {
     }
 }
 
-/// Waits for a share of the time until the oldest is free, longer with each look, 2 s at the most.
+/// Waits for a share of the time until the oldest is free, longer after each poll, at most 2 s.
 fn with_back_off(setting: Race) -> io::Result<Score> {
     const WAIT_MAX: f64 = 2.0;
     let polled = Polled::new(setting);

@@ -1,5 +1,4 @@
-//! The one face of both kinds of gate: that of this process alone, and one in front of limits that machines hold in
-//! common.
+//! One interface for both kinds of gate: of this process alone, and in front of limits that machines share.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -18,33 +17,34 @@ use crate::lease::Lease;
 use crate::scope::Scope;
 use crate::stats::Snapshot;
 
-/// Limits that are counted elsewhere, in common with other machines.
-pub trait Common {
-    /// Waits until all of them let `cost` in, on all machines together.
-    fn enter(&self, cost: Cost) -> EnterCommon;
+/// Limits that are shared with other machines and counted elsewhere.
+pub trait SharedLimits {
+    /// Waits until all of them admit `cost`, counting all machines together.
+    fn enter(&self, cost: Cost) -> EnterSharedLimits;
 
-    /// Nobody on any machine passes this limit for as long; a longer pause told before stays. A limit that is not held in
-    /// common is left aside, here and below.
+    /// Blocks a limit for all machines for `duration`; a pause that lasts longer stays. A limit that is not shared is
+    /// ignored, here and in `resume`.
     fn pause(&self, limit: &str, duration: Duration);
 
-    /// The pause is over.
+    /// Ends a pause.
     fn resume(&self, limit: &str);
 
-    /// A strict server refused what had been let in here and in common: the way there takes longer than was thought.
+    /// Reports that a strict server refused an entry that these limits and the gate had admitted: requests take longer to
+    /// arrive than measured.
     fn refused(&self);
 
-    /// Completes a gate's figures with what is known of all machines.
+    /// Completes a gate's figures with those of all machines.
     fn complete(&self, stats: &mut Snapshot);
 
-    /// Lets nobody of this machine in any more: who waits and who comes is told `why`.
+    /// Closes the limits for this machine: waiting entries and later ones fail with `why`.
     fn close(&self, why: EnterError);
 }
 
-/// The future of [`Common::enter`]. Dropped, it leaves no trace.
-pub type EnterCommon = Pin<Box<dyn Future<Output = Result<Box<dyn CommonLease>, EnterError>>>>;
+/// The future of [`SharedLimits::enter`]. Dropping it leaves the line.
+pub type EnterSharedLimits = Pin<Box<dyn Future<Output = Result<Box<dyn SharedLimitsLease>, EnterError>>>>;
 
-/// What somebody who was let in holds of limits in common; dropped, it is given back as a [`Lease`] is.
-pub trait CommonLease {
+/// An admitted entry's lease of shared limits. Dropping it has the same effect as dropping a [`Lease`].
+pub trait SharedLimitsLease {
     /// As [`Lease::sent`].
     fn sent(&mut self);
 
@@ -55,11 +55,11 @@ pub trait CommonLease {
     fn refund(self: Box<Self>);
 }
 
-/// What callers go through: a [`Gate`] of this process, alone or in front of limits that are held in [`Common`].
+/// A [`Gate`] of this process, alone or in front of [`SharedLimits`].
 ///
-/// The gate has the scopes, the limits as far as this process can use them up, and everything that servers tell it. Who is
-/// let in there asks for the limits in common; meanwhile it holds nothing that anybody else waits for, except its place.
-/// Without limits in common nothing is added to what the gate does.
+/// The gate has the scopes, the limits as far as this process alone could exceed them, and what servers report. An entry
+/// that the gate admits then waits for the shared limits; meanwhile it holds only its slots. Without shared limits, this
+/// does what the gate does.
 ///
 /// ```
 /// use tidegate_limit::{Admission, Cost, Gate, Limit};
@@ -76,30 +76,30 @@ pub trait CommonLease {
 #[derive(Clone)]
 pub struct Admission {
     gate: Gate,
-    common: Option<Rc<dyn Common>>,
+    shared: Option<Rc<dyn SharedLimits>>,
 }
 
 impl Admission {
-    /// `gate`, and behind it `common`. The gate should have the same limits: under the names they have there it hears of
-    /// pauses, and a limit that this machine would exceed alone need not be asked about.
+    /// Puts `gate` in front of `shared`. The gate should have the same limits under the same names: it then applies servers'
+    /// pauses to them, and an entry that this machine alone has no room for does not ask the shared limits.
     #[must_use]
-    pub fn in_front_of(gate: Gate, common: Rc<dyn Common>) -> Admission {
-        Admission { gate, common: Some(common) }
+    pub fn in_front_of(gate: Gate, shared: Rc<dyn SharedLimits>) -> Admission {
+        Admission { gate, shared: Some(shared) }
     }
 
-    /// The gate of this process.
+    /// Returns the gate of this process.
     #[must_use]
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Whether there are limits in common.
+    /// Whether there are shared limits.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.common.is_some()
+        self.shared.is_some()
     }
 
-    /// As [`Gate::scope`]: a scope is of this machine.
+    /// As [`Gate::scope`]. Scopes are not shared.
     #[must_use]
     pub fn scope(&self, name: impl Into<Arc<str>>, cap: u64) -> Scope {
         self.gate.scope(name, cap)
@@ -111,19 +111,19 @@ impl Admission {
         self.gate.unscoped()
     }
 
-    /// Waits until `cost` fits under every limit, here and in common, and books it.
+    /// Waits until `cost` fits under every limit, of the gate and shared, and books it.
     ///
     /// # Errors
-    /// [`EnterError`] if it can never succeed as things are, as soon as that is known.
+    /// [`EnterError`] as soon as it is known that the entry cannot be admitted.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it leaves no trace.
+    /// Dropping the future leaves the line and takes back what was booked.
     pub async fn enter(&self, scope: &Scope, cost: Cost) -> Result<Admitted, EnterError> {
         self.enter_noting(scope, cost, |_| ()).await
     }
 
-    /// The same, calling `blocked` when the entry has to wait: with its place in line, or without one if it waits for limits
-    /// that are shared with other machines.
+    /// As [`enter`](Self::enter), but calls `blocked` when the entry has to wait: with its place in line, or without one if
+    /// it waits for shared limits.
     ///
     /// # Errors
     /// As [`enter`](Self::enter).
@@ -144,8 +144,8 @@ impl Admission {
                 entering.await?
             }
         };
-        let Some(common) = &self.common else { return Ok(Admitted { here, common: None }) };
-        let mut entering = common.enter(cost);
+        let Some(shared) = &self.shared else { return Ok(Admitted { here, shared: None }) };
+        let mut entering = shared.enter(cost);
         let there = match poll_once(&mut entering).await {
             Poll::Ready(entered) => entered?,
             Poll::Pending => {
@@ -153,10 +153,10 @@ impl Admission {
                 entering.await?
             }
         };
-        Ok(Admitted { here, common: Some(there) })
+        Ok(Admitted { here, shared: Some(there) })
     }
 
-    /// As [`Gate::set`], where the limits are this machine's alone.
+    /// As [`Gate::set`], if no limits are shared.
     ///
     /// # Errors
     /// [`SetError`].
@@ -167,7 +167,7 @@ impl Admission {
         self.gate.set(limit, amount).map_err(SetError::Unknown)
     }
 
-    /// As [`Gate::line`]; entries that wait for limits shared with other machines are not in it.
+    /// As [`Gate::line`]; entries that wait for shared limits are not in it.
     #[must_use]
     pub fn line(&self) -> Vec<(Place, Blocked)> {
         self.gate.line()
@@ -179,9 +179,9 @@ impl Admission {
         self.gate.outlook_if(amounts, count, cost)
     }
 
-    /// Reads an answer for `listener`, which listens for this gate, as [`Listener::on_answer`] does. Where limits are in
-    /// common, what it says of waiting is told to all machines, and what it says is left is passed over: it was left for all
-    /// of them, and nobody can tell what they have used since.
+    /// Reads an answer for `listener`, which listens for this gate, as [`Listener::on_answer`] does. With shared limits, a
+    /// pause applies to all machines. What a server reports as left is ignored then, because it is not known what other
+    /// machines have used since.
     pub fn on_answer(
         &self,
         listener: &Listener,
@@ -190,41 +190,41 @@ impl Admission {
         headers: &impl Headers,
         body: &[u8],
     ) -> Feedback {
-        let Some(common) = &self.common else { return listener.on_answer(sent, status, headers, body) };
-        let (feedback, actions) = listener.hear_for_all(sent, status, headers, body);
-        // The limits in common are strict, and let the request in: it came too close to the one before.
+        let Some(shared) = &self.shared else { return listener.on_answer(sent, status, headers, body) };
+        let (feedback, actions) = listener.on_shared_answer(sent, status, headers, body);
+        // The shared limits are strict and admitted the request, so it arrived too soon after an earlier one.
         if matches!(feedback.verdict, Verdict::Wait { .. } | Verdict::BackOff { .. }) {
-            common.refused();
+            shared.refused();
         }
-        actions.iter().for_each(|action| tell(&**common, action));
+        actions.iter().for_each(|action| apply(&**shared, action));
         feedback
     }
 
-    /// As [`Gate::shut`], for this machine: what is wrong with its key is not wrong with another's.
+    /// As [`Gate::shut`], for this machine alone, because another machine may use another key.
     ///
     /// # Errors
     /// [`UnknownLimit`].
     pub fn shut(&self, limit: &str, reason: impl Into<Arc<str>>) -> Result<(), UnknownLimit> {
         let reason = reason.into();
         self.gate.shut(limit, Arc::clone(&reason))?;
-        if let Some(common) = &self.common {
-            common.close(EnterError::Shut { limit: limit.into(), reason });
+        if let Some(shared) = &self.shared {
+            shared.close(EnterError::Shut { limit: limit.into(), reason });
         }
         Ok(())
     }
 
-    /// As [`Gate::outlook`]; what other machines will use of limits in common nobody knows here.
+    /// As [`Gate::outlook`], without what other machines will use of shared limits.
     #[must_use]
     pub fn outlook(&self, count: u64, cost: &Cost) -> Option<Duration> {
         self.gate.outlook(count, cost)
     }
 
-    /// The gate's figures, with what is known of all machines where limits are in common.
+    /// Returns the gate's figures, with those of all machines for shared limits.
     #[must_use]
     pub fn stats(&self) -> Snapshot {
         let mut stats = self.gate.stats();
-        if let Some(common) = &self.common {
-            common.complete(&mut stats);
+        if let Some(shared) = &self.shared {
+            shared.complete(&mut stats);
         }
         stats
     }
@@ -232,8 +232,8 @@ impl Admission {
     /// As [`Gate::close`].
     pub fn close(&self) {
         self.gate.close();
-        if let Some(common) = &self.common {
-            common.close(EnterError::Closed);
+        if let Some(shared) = &self.shared {
+            shared.close(EnterError::Closed);
         }
     }
 }
@@ -242,26 +242,26 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
-fn tell(common: &dyn Common, action: &Action) {
+fn apply(shared: &dyn SharedLimits, action: &Action) {
     match action {
-        Action::Pause { limit, delay } => common.pause(limit, *delay),
+        Action::Pause { limit, delay } => shared.pause(limit, *delay),
         Action::Park { limit, until, probe_every } => {
-            // Here one may try now and then; the others may, too.
+            // Each machine probes, so the shared limits are paused until the next probe.
             let whole = SystemTime::from(*until).duration_since(SystemTime::now()).unwrap_or_default();
-            common.pause(limit, whole.min(*probe_every));
+            shared.pause(limit, whole.min(*probe_every));
         }
-        Action::Resume { limit } => common.resume(limit),
+        Action::Resume { limit } => shared.resume(limit),
         Action::Shut { limit, reason } => {
-            common.close(EnterError::Shut { limit: Arc::clone(limit), reason: Arc::clone(reason) });
+            shared.close(EnterError::Shut { limit: Arc::clone(limit), reason: Arc::clone(reason) });
         }
-        // Nobody here can tell what others have used of it since.
+        // It is not known what other machines have used since.
         Action::Tighten { .. } => {}
     }
 }
 
 impl From<Gate> for Admission {
     fn from(gate: Gate) -> Admission {
-        Admission { gate, common: None }
+        Admission { gate, shared: None }
     }
 }
 
@@ -283,19 +283,19 @@ impl fmt::Debug for Admission {
     }
 }
 
-/// An entry that was granted, here and in common; otherwise a [`Lease`].
+/// An entry that the gate and the shared limits have admitted; used like a [`Lease`].
 #[must_use = "a lease that is dropped before `sent` is taken back"]
 pub struct Admitted {
     here: Lease,
-    common: Option<Box<dyn CommonLease>>,
+    shared: Option<Box<dyn SharedLimitsLease>>,
 }
 
 impl Admitted {
     /// As [`Lease::sent`].
     pub fn sent(&mut self) {
         self.here.sent();
-        if let Some(common) = &mut self.common {
-            common.sent();
+        if let Some(shared) = &mut self.shared {
+            shared.sent();
         }
     }
 
@@ -316,8 +316,8 @@ impl Admitted {
 
     /// As [`Lease::settle`].
     pub fn settle(&mut self, actual: Cost) {
-        if let Some(common) = &mut self.common {
-            common.settle(actual.clone());
+        if let Some(shared) = &mut self.shared {
+            shared.settle(actual.clone());
         }
         self.here.settle(actual);
     }
@@ -325,8 +325,8 @@ impl Admitted {
     /// As [`Lease::refund`].
     pub fn refund(self) {
         self.here.refund();
-        if let Some(common) = self.common {
-            common.refund();
+        if let Some(shared) = self.shared {
+            shared.refund();
         }
     }
 
@@ -339,6 +339,6 @@ impl Admitted {
 
 impl fmt::Debug for Admitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admitted").field("here", &self.here).field("shared", &self.common.is_some()).finish()
+        f.debug_struct("Admitted").field("here", &self.here).field("shared", &self.shared.is_some()).finish()
     }
 }

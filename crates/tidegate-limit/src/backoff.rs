@@ -1,13 +1,11 @@
-//! How long to wait before trying again when the server does not say: full jitter, computed from a random number that
-//! is passed in.
+//! Back-off delays with full jitter, computed from a random number that the caller passes.
 
 use std::time::Duration;
 
-/// Delays that double up to a cap, each drawn evenly between nothing and its ceiling ("full jitter").
+/// Delays that double up to a cap, each drawn evenly between zero and its ceiling ("full jitter").
 ///
-/// Many clients that fail together would come back together if they waited the same; a delay drawn from the whole range
-/// spreads them evenly. If the server asks for a delay, that is a floor: the longer of the two is waited, so the jitter
-/// never shortens what was asked for.
+/// Clients that fail together would retry together if they waited the same time; a delay drawn from the whole range spreads
+/// them evenly. A delay that the server asks for is a lower bound.
 ///
 /// Pure: the random number is an argument, so the same numbers give the same delays.
 ///
@@ -24,30 +22,30 @@ use std::time::Duration;
 /// // Half of the range of random numbers: half of the ceiling.
 /// let half = u64::MAX / 2;
 /// assert_eq!(backoff.delay(3, half, None), Some(Duration::from_secs(2)));
-/// // The server's delay wins when it is longer.
+/// // The server's delay is used if it is longer.
 /// assert_eq!(backoff.delay(3, half, Some(Duration::from_secs(20))), Some(Duration::from_secs(20)));
-/// // Enough is enough.
+/// // No delay after the last retry.
 /// assert_eq!(backoff.delay(8, half, None), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The ceiling of the first delay; not zero.
     base: Duration,
-    /// No ceiling is higher; at least `base`.
+    /// The highest ceiling; at least `base`.
     cap: Duration,
     retries_max: u32,
 }
 
 impl Default for Backoff {
-    /// From half a second up to a minute, eight retries: on average a minute in all.
+    /// From half a second up to a minute, eight retries: about a minute in total on average.
     fn default() -> Backoff {
         Backoff { base: Duration::from_millis(500), cap: Duration::from_secs(60), retries_max: 8 }
     }
 }
 
 impl Backoff {
-    /// Delays from `base` to `cap`, for as many retries as the default allows. A base of zero is a millisecond, since a
-    /// delay of nothing never grows; a cap below the base is the base.
+    /// Creates delays from `base` to `cap`, with the default number of retries. A base of zero is replaced by a millisecond,
+    /// because zero never grows; a cap below the base is replaced by the base.
     ///
     /// ```
     /// use std::time::Duration;
@@ -62,26 +60,26 @@ impl Backoff {
         Backoff { base, cap: cap.max(base), ..Backoff::default() }
     }
 
-    /// Gives up after `retries` retries, so after `retries + 1` attempts.
+    /// Sets the number of retries; there is one attempt more than that.
     pub fn with_retries(mut self, retries: u32) -> Backoff {
         self.retries_max = retries;
         self
     }
 
-    /// The longest that retry number `retry` (from 0) waits, unless the server asks for more.
+    /// Returns the longest delay of retry number `retry` (from 0), unless the server asks for more.
     pub fn ceiling(&self, retry: u32) -> Duration {
         let doubled = 2u32.checked_pow(retry).and_then(|factor| self.base.checked_mul(factor));
         doubled.map_or(self.cap, |ceiling| ceiling.min(self.cap))
     }
 
-    /// How long to wait before retry number `retry` (from 0); `None` when there have been enough. `random` is drawn
-    /// evenly from all numbers, `asked` is the server's own delay.
+    /// Returns the delay before retry number `retry` (from 0), or `None` after the last retry. `random` is drawn evenly from
+    /// all numbers; `asked` is the delay that the server asked for.
     pub fn delay(&self, retry: u32, random: u64, asked: Option<Duration>) -> Option<Duration> {
         if retry >= self.retries_max {
             return None;
         }
         let nanos = self.ceiling(retry).as_nanos().min(u128::from(u64::MAX));
-        // At most 64 bits times 64 bits, so it fits; rounded up, so the whole range can come out.
+        // At most 64 bits times 64 bits, so it fits. Rounded up, so that the result can be the ceiling.
         let drawn = (nanos * u128::from(random)).div_ceil(u128::from(u64::MAX)) as u64;
         Some(Duration::from_nanos(drawn).max(asked.unwrap_or_default()))
     }

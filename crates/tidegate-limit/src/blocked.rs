@@ -7,10 +7,10 @@ use crate::cost::Cost;
 use crate::gate::Gate;
 use crate::limits::Until;
 use crate::moment::Moment;
-use crate::pump::{Blocker, State};
+use crate::pump::{Blocker, GateState};
 
-/// An entry that waits at a gate: the same as long as it waits, and never that of another entry of the same gate. An entry
-/// that lines up again has another.
+/// The identity of an entry that waits at a gate. It does not change while the entry waits, and no other entry of the gate
+/// ever has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(pub(crate) u64);
 
@@ -37,10 +37,10 @@ pub struct Place(pub(crate) u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// The limit; `scopes` if the entry waits for its scope.
+    /// The limit's name; `scopes` if the entry waits for its scope.
     pub limit: Arc<str>,
-    /// When it is admitted, as things are: if the entries before it cost as much as it does. `None` if that depends on when
-    /// slots are released.
+    /// When the entry is expected to be admitted, if the entries before it cost as much as it does. `None` if that depends
+    /// on when slots are released.
     pub until: Option<SystemTime>,
 }
 
@@ -59,8 +59,8 @@ impl Gate {
         self.shared.lock_at(now).blocked_entries(now.moment, Some(place)).pop().map(|(_, blocked)| blocked)
     }
 
-    /// As [`outlook`](Self::outlook), if each limit named in `amounts` had the amount beside its name. Nothing is changed. A
-    /// name that the gate does not have is passed over.
+    /// As [`outlook`](Self::outlook), as if each limit named in `amounts` had the amount beside its name. Changes nothing.
+    /// A name that the gate does not have is ignored.
     ///
     /// ```
     /// # use {std::time::Duration, tidegate_limit::{Cost, Gate, Limit}};
@@ -78,11 +78,11 @@ impl Gate {
     }
 }
 
-impl State {
+impl GateState {
     /// Every entry in line, or the one at `only`.
     fn blocked_entries(&mut self, now: Moment, only: Option<Place>) -> Vec<(Place, Blocked)> {
         self.limits.expire(now);
-        let mut entries = self.line.everybody();
+        let mut entries = self.line.all_waiters();
         entries.sort_unstable_by_key(|id| self.line.waiter(*id).arrival);
         let mut ahead = 0;
         let mut blocked = Vec::new();
@@ -100,10 +100,10 @@ impl State {
         blocked
     }
 
-    /// The limit that the `number`-th entry in line waits for, from 1, and until when.
+    /// Returns the limit that the `number`-th entry in line, counted from 1, waits for, and until when.
     fn binding(&mut self, number: u64, cost: &Cost, now: Moment) -> (Option<Arc<str>>, Option<SystemTime>) {
-        let name = |state: &State, limit| Some(Arc::clone(&state.limits.slot(limit).name));
-        // Slots, if the first entry waits for some: when they are released is not known.
+        let name = |state: &GateState, limit| Some(Arc::clone(&state.limits.slot(limit).name));
+        // If the first entry waits for slots, it is not known when they are released.
         if let Err(denied) = self.limits.check(cost, now)
             && denied.until == Until::Release
         {
@@ -111,7 +111,7 @@ impl State {
         }
         match self.limits.latest_of(number, cost) {
             Some((limit, at)) => (name(self, limit), at.map(|at| self.limits.wall_of(at))),
-            // The first one is about to be admitted, or waits for something that no instant is known of.
+            // The first entry is about to be admitted, or waits for something without a known instant.
             None => match self.blocker() {
                 Some((Blocker::Limit(limit), _)) => (name(self, limit), None),
                 _ => (None, None),
@@ -120,7 +120,7 @@ impl State {
     }
 }
 
-/// Why the amount of a limit could not be changed.
+/// Error of a change of a limit's amount.
 ///
 /// ```
 /// # use tidegate_limit::{Admission, Gate, Limit};

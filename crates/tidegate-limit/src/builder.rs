@@ -1,4 +1,4 @@
-//! How a gate is made.
+//! The builder of a gate.
 
 #[cfg(feature = "sqlite")]
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use crate::error::ConfigError;
 use crate::gate::Gate;
 use crate::journal::{Journal, Restored};
-use crate::limit::{Kind, Limit, Window};
+use crate::limit::{Limit, LimitKind, Window};
 use crate::limits::Limits;
 use crate::margin::Margin;
 use crate::moment::{Moment, nanos_of};
 #[cfg(feature = "sqlite")]
 use crate::others::Taken;
-use crate::pump::{SkipAhead, State};
+use crate::pump::{GateState, SkipAhead};
 use crate::timer::Timer;
 
-/// The bounds of the margin for the wire, unless told otherwise.
+/// The default bounds of the margin.
 const MARGIN_DEFAULT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(250);
 
-/// Moments begin this long before the gate was made: what earlier runs booked in a window of 24 hours has its own, and a
-/// virtual clock may be a little behind the real one.
+/// [`Moment::ZERO`] is this long before the gate was built. So what earlier runs booked in a window of 24 hours has a
+/// moment, even if a virtual clock is a little behind the real one.
 const BEFORE: Duration = Duration::from_secs(72 * 3600);
 
 /// Builds a [`Gate`].
@@ -43,7 +43,7 @@ const BEFORE: Duration = Duration::from_secs(72 * 3600);
 ///     .unwrap();
 /// # let _ = gate;
 /// ```
-#[must_use = "a builder makes nothing until build is called"]
+#[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     limits: Vec<Limit>,
     waiting_max: usize,
@@ -52,7 +52,7 @@ pub struct Builder {
     timer: Option<Box<dyn Timer>>,
     journal: Option<Box<dyn Journal>>,
     restored: Vec<Restored>,
-    /// By limit, what its store has: each reservation, for a limit that is journaled, and their sums, for one that is not.
+    /// By limit, what its store contains: each reservation, for a journaled limit, and their sums, for another.
     #[cfg(feature = "sqlite")]
     pub(crate) stored: BTreeMap<Arc<str>, (Vec<Taken>, Vec<Restored>)>,
 }
@@ -72,7 +72,7 @@ impl Builder {
         }
     }
 
-    /// Adds a limit. Without any, everybody gets in.
+    /// Adds a limit. A gate without limits admits every entry.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -84,7 +84,7 @@ impl Builder {
         self
     }
 
-    /// Adds several.
+    /// Adds several limits.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -96,7 +96,7 @@ impl Builder {
         self
     }
 
-    /// Refuses who comes while so many wait.
+    /// Refuses new entries while `waiting_max` are in line. Default: no bound.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, EnterError, Gate, Limit};
@@ -113,7 +113,7 @@ impl Builder {
         self
     }
 
-    /// Who may go before somebody who came first and does not fit yet.
+    /// Which entries may be admitted before the first in line while that does not fit yet.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit, SkipAhead};
@@ -125,12 +125,12 @@ impl Builder {
         self
     }
 
-    /// The bounds of the margin that strict windows keep for the time on the wire. It is 2 ms more than the slowest answer
-    /// of the last window was later than the fastest, from [`sent`](crate::Lease::sent) to
-    /// [`answered`](crate::Lease::answered); in virtual time it is zero.
+    /// The bounds of the margin by which entries of strict windows count longer, for the time on the wire. The margin is the
+    /// difference between the slowest and the fastest answer of the last window, from [`sent`](crate::Lease::sent) to
+    /// [`answered`](crate::Lease::answered), plus 2 ms. In virtual time it is zero.
     ///
-    /// Unless set, the bounds are 1 ms and 250 ms, and at most a fortieth of the shortest strict window: the lateness
-    /// includes the time that the server computes.
+    /// Default: 1 ms to 250 ms, and at most a fortieth of the shortest strict window, because the difference includes the
+    /// time that the server computes.
     ///
     /// ```
     /// # use {std::time::Duration, tidegate_limit::{Gate, Limit}};
@@ -143,8 +143,8 @@ impl Builder {
         self
     }
 
-    /// The clock, and what wakes the gate. By default that of tidegate's loop, or tokio's if only that feature is on, or
-    /// else a thread.
+    /// The clock and timer. Default: those of tidegate's loop; tokio's if only that feature is enabled; a thread if neither
+    /// is.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit, ThreadTimer};
@@ -156,7 +156,7 @@ impl Builder {
         self
     }
 
-    /// Where [journaled](Limit::journaled) limits write what they are about to book.
+    /// The journal to which [journaled](Limit::journaled) limits write what they are about to book.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -186,10 +186,10 @@ impl Builder {
         self
     }
 
-    /// Makes the gate. Inside a loop in virtual time, its time is that loop's.
+    /// Builds the gate. Inside a loop in virtual time, it uses that loop's time.
     ///
     /// # Errors
-    /// [`ConfigError`] says which limit is impossible, and why.
+    /// [`ConfigError`] names the limit that is impossible, and why.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -224,18 +224,18 @@ impl Builder {
                 restored.iter().for_each(|restored| limits.restore(restored, begins));
             }
         }
-        Ok(Gate::new(State::new(limits, margin, self.skip_ahead, self.waiting_max), timer, self.journal, epoch))
+        Ok(Gate::new(GateState::new(limits, margin, self.skip_ahead, self.waiting_max), timer, self.journal, epoch))
     }
 }
 
 impl Limit {
     fn is_journaled(&self) -> bool {
-        matches!(self.kind, Kind::Rate { journaled: Some(_), .. })
+        matches!(self.kind, LimitKind::Rate { journaled: Some(_), .. })
     }
 
     fn strict_window(&self) -> Option<Duration> {
         match self.kind {
-            Kind::Rate { window: Window::Strict(length), .. } => Some(length),
+            LimitKind::Rate { window: Window::Strict(length), .. } => Some(length),
             _ => None,
         }
     }

@@ -1,9 +1,9 @@
-//! What an entry costs, in as many dimensions as there are limits for.
+//! The cost of an entry, in one or more dimensions.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// What a rate limit counts: requests, tokens, or whatever was named.
+/// What a rate limit counts: requests, tokens, or a named quantity.
 ///
 /// ```
 /// use tidegate_limit::Dimension;
@@ -15,25 +15,25 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dimension(u16);
 
-/// The names given out, process-wide: a dimension is its place here. A program has a handful.
+/// The names of the process's dimensions: a dimension is an index here. A program has a handful.
 static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 impl Dimension {
-    /// Requests; every cost has one unless it says otherwise.
+    /// Requests; a cost has one unless stated otherwise.
     pub const REQUESTS: Dimension = Dimension(0);
-    /// Tokens.
+    /// Tokens of prompts and answers together.
     pub const TOKENS: Dimension = Dimension(1);
-    /// Tokens of prompts, where they are counted apart.
+    /// Tokens of prompts, for servers that limit them separately.
     pub const INPUT_TOKENS: Dimension = Dimension(2);
-    /// Tokens of answers, where they are counted apart.
+    /// Tokens of answers, for servers that limit them separately.
     pub const OUTPUT_TOKENS: Dimension = Dimension(3);
 
     const BUILT_IN: [&'static str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
-    /// The dimension of that name, the same one each time. Names are kept for good: use few.
+    /// Returns the dimension of that name, the same one each time. Names are never freed, so use few.
     ///
     /// # Panics
-    /// When 65,000 names are in use.
+    /// If 65,000 names are in use.
     ///
     /// ```
     /// # use tidegate_limit::Dimension;
@@ -54,7 +54,7 @@ impl Dimension {
         Dimension((at + Self::BUILT_IN.len()) as u16)
     }
 
-    /// Its name.
+    /// Returns the name.
     ///
     /// ```
     /// # use tidegate_limit::Dimension;
@@ -82,8 +82,7 @@ impl fmt::Debug for Dimension {
     }
 }
 
-/// What one entry costs. A limit looks at its own dimension; one in which the cost is zero lets it pass and counts
-/// nothing.
+/// The cost of one entry. A limit reads its own dimension; if the cost there is zero, the entry passes and counts nothing.
 ///
 /// ```
 /// use tidegate_limit::{Cost, Dimension};
@@ -98,7 +97,7 @@ impl fmt::Debug for Dimension {
 pub struct Cost {
     requests: u64,
     tokens: u64,
-    /// No dimension twice; allocated only by who needs it.
+    /// Each dimension at most once. `None` without named dimensions, so that the usual cost needs no allocation.
     named: Option<Box<[(Dimension, u64)]>>,
 }
 
@@ -115,7 +114,7 @@ impl Cost {
         Cost { requests: 1, tokens: 0, named: None }
     }
 
-    /// One request of so many tokens.
+    /// One request of `tokens` tokens.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Dimension};
@@ -127,7 +126,7 @@ impl Cost {
         Cost { requests: 1, tokens, named: None }
     }
 
-    /// Nothing: takes a slot, passes every rate limit.
+    /// Nothing: the entry takes a slot and passes every rate limit.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Dimension};
@@ -139,7 +138,7 @@ impl Cost {
         Cost { requests: 0, tokens: 0, named: None }
     }
 
-    /// The same, with `amount` in one dimension, whatever it was there.
+    /// Sets the amount in one dimension.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Dimension};
@@ -161,7 +160,7 @@ impl Cost {
         self
     }
 
-    /// How much of one dimension.
+    /// Returns the amount in one dimension.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Dimension};

@@ -1,4 +1,4 @@
-//! Waiting to be let in.
+//! The future of an entry.
 
 use std::fmt;
 use std::future::Future;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use crate::blocked::Place;
 use crate::cost::Cost;
 use crate::error::EnterError;
-use crate::gate::Shared;
+use crate::gate::GateShared;
 use crate::lease::Lease;
-use crate::line::{Fate, ScopeId, WaiterId};
-use crate::pump::{Effects, Why};
+use crate::line::{ScopeId, WaiterFate, WaiterId};
+use crate::pump::{Effects, NotAdmitted};
 
 /// The future of [`Gate::enter`](crate::Gate::enter).
 ///
@@ -27,29 +27,29 @@ use crate::pump::{Effects, Why};
 /// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Enter<'a> {
-    gate: &'a Arc<Shared>,
+    gate: &'a Arc<GateShared>,
     scope: ScopeId,
-    step: Step,
+    step: EnterStep,
 }
 
-enum Step {
+enum EnterStep {
     /// Not polled yet.
     Begin(Cost),
-    /// In line, or with a fate that it has not been told.
+    /// In line, or granted or refused since the last poll.
     Waiting(WaiterId),
     Done,
 }
 
 impl<'a> Enter<'a> {
     #[inline]
-    pub(crate) fn new(gate: &'a Arc<Shared>, scope: ScopeId, cost: Cost) -> Enter<'a> {
-        Enter { gate, scope, step: Step::Begin(cost) }
+    pub(crate) fn new(gate: &'a Arc<GateShared>, scope: ScopeId, cost: Cost) -> Enter<'a> {
+        Enter { gate, scope, step: EnterStep::Begin(cost) }
     }
 
     /// Returns its place in line while it waits; see [`Gate::line`](crate::Gate::line).
     #[must_use]
     pub fn place(&self) -> Option<Place> {
-        let Step::Waiting(id) = self.step else { return None };
+        let EnterStep::Waiting(id) = self.step else { return None };
         Some(Place(self.gate.lock().line.waiter(id).arrival))
     }
 
@@ -58,11 +58,11 @@ impl<'a> Enter<'a> {
         Lease::new(Arc::clone(self.gate), self.scope, booking)
     }
 
-    /// There is no room, or somebody is first.
+    /// Joins the line, because there was no room or another entry was first.
     #[cold]
     fn join(&mut self, cost: Cost, waker: Waker) -> Poll<Result<Lease, EnterError>> {
         self.gate.attend();
-        // The time has passed since, and the lock was not held: look again.
+        // Tries again, because the lock was released since the first attempt.
         let now = self.gate.tell_time();
         let mut effects = Effects::default();
         let mut state = self.gate.lock_at(now);
@@ -71,7 +71,7 @@ impl<'a> Enter<'a> {
                 drop(state);
                 return Poll::Ready(Ok(self.lease(booking)));
             }
-            Err(Why::Never(error)) => return Poll::Ready(Err(error)),
+            Err(NotAdmitted::Never(error)) => return Poll::Ready(Err(error)),
             Err(why) => why,
         };
         let ahead = state.line.waiting();
@@ -79,9 +79,9 @@ impl<'a> Enter<'a> {
             return Poll::Ready(Err(error));
         }
         let id = state.join(self.scope, cost, waker, &why, now.moment);
-        self.step = Step::Waiting(id);
-        // Too far behind to be looked at, and nothing else has changed.
-        if !matches!(why, Why::Behind) || ahead <= state.skip_ahead.look_ahead {
+        self.step = EnterStep::Waiting(id);
+        // An entry behind those that `pump` considers changes nothing.
+        if !matches!(why, NotAdmitted::Behind) || ahead <= state.skip_ahead.look_ahead {
             state.pump(now.moment, &mut effects);
         }
         drop(state);
@@ -91,15 +91,15 @@ impl<'a> Enter<'a> {
 
     fn ask(&mut self, id: WaiterId, waker: &Waker) -> Poll<Result<Lease, EnterError>> {
         let mut state = self.gate.lock();
-        if let Fate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
+        if let WaiterFate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
             if known.will_wake(waker) {
                 return Poll::Pending;
             }
-            // Wakers are somebody else's code: cloned and dropped without the lock.
+            // Wakers are foreign code: cloned and dropped without the lock.
             drop(state);
             let mut fresh = waker.clone();
             let mut state = self.gate.lock();
-            if let Fate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
+            if let WaiterFate::Waiting(known) = &mut state.line.waiter_mut(id).fate {
                 std::mem::swap(known, &mut fresh);
                 drop(state);
                 drop(fresh);
@@ -113,15 +113,15 @@ impl<'a> Enter<'a> {
     fn fetch(
         &mut self,
         id: WaiterId,
-        mut state: std::sync::MutexGuard<'_, crate::pump::State>,
+        mut state: std::sync::MutexGuard<'_, crate::pump::GateState>,
     ) -> Poll<Result<Lease, EnterError>> {
         let waiter = state.line.leave(id);
         drop(state);
-        self.step = Step::Done;
+        self.step = EnterStep::Done;
         match waiter.fate {
-            Fate::Granted(booking) => Poll::Ready(Ok(self.lease(booking))),
-            Fate::Refused(error) => Poll::Ready(Err(error)),
-            Fate::Waiting(_) => unreachable!("looked at under the same lock"),
+            WaiterFate::Granted(booking) => Poll::Ready(Ok(self.lease(booking))),
+            WaiterFate::Refused(error) => Poll::Ready(Err(error)),
+            WaiterFate::Waiting(_) => unreachable!("checked under the same lock"),
         }
     }
 }
@@ -131,21 +131,21 @@ impl Future for Enter<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match std::mem::replace(&mut self.step, Step::Done) {
-            Step::Begin(cost) => {
+        match std::mem::replace(&mut self.step, EnterStep::Done) {
+            EnterStep::Begin(cost) => {
                 let now = self.gate.tell_time();
                 let entered = self.gate.lock_at(now).enter_now(self.scope, &cost, now.moment);
                 match entered {
                     Ok(booking) => Poll::Ready(Ok(self.lease(booking))),
-                    Err(Why::Never(error)) => Poll::Ready(Err(error)),
+                    Err(NotAdmitted::Never(error)) => Poll::Ready(Err(error)),
                     Err(_) => self.join(cost, cx.waker().clone()),
                 }
             }
-            Step::Waiting(id) => {
-                self.step = Step::Waiting(id);
+            EnterStep::Waiting(id) => {
+                self.step = EnterStep::Waiting(id);
                 self.ask(id, cx.waker())
             }
-            Step::Done => panic!("polled after it was ready"),
+            EnterStep::Done => panic!("polled after it was ready"),
         }
     }
 }
@@ -153,7 +153,7 @@ impl Future for Enter<'_> {
 impl Drop for Enter<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Step::Waiting(id) = self.step {
+        if let EnterStep::Waiting(id) = self.step {
             let waker = self.gate.change(|state, now, _| state.abandon(id, now));
             drop(waker);
         }
@@ -163,9 +163,9 @@ impl Drop for Enter<'_> {
 impl fmt::Debug for Enter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match self.step {
-            Step::Begin(_) => "not polled yet",
-            Step::Waiting(_) => "waiting",
-            Step::Done => "done",
+            EnterStep::Begin(_) => "not polled yet",
+            EnterStep::Waiting(_) => "waiting",
+            EnterStep::Done => "done",
         };
         f.debug_struct("Enter").field("step", &step).finish_non_exhaustive()
     }

@@ -1,10 +1,10 @@
-//! Why a gate could not be made, or somebody did not get in.
+//! Errors of configurations and of entries.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is wrong with a configuration.
+/// Error of a configuration.
 ///
 /// ```
 /// use tidegate_limit::{ConfigError, Gate, Limit};
@@ -16,35 +16,35 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A limit of zero lets nothing through.
+    /// A limit of zero would admit nothing.
     Zero {
-        /// Whose.
+        /// The limit's name.
         limit: Arc<str>,
     },
-    /// A window of no length, or of centuries.
+    /// A window of zero length, or of centuries.
     Window {
-        /// Whose.
+        /// The limit's name.
         limit: Arc<str>,
-        /// Its length.
+        /// The window's length.
         length: Duration,
     },
-    /// There is no such time zone.
+    /// The time zone does not exist.
     Zone {
-        /// Whose.
+        /// The limit's name.
         limit: Arc<str>,
-        /// The zone that was asked for.
+        /// The unknown zone.
         zone: Arc<str>,
     },
-    /// Two limits of one name.
+    /// Two limits have the same name.
     Twice {
         /// The name.
         limit: Arc<str>,
     },
-    /// More limits than a gate takes.
+    /// There are more limits than a gate supports.
     TooMany,
-    /// A limit is to be journaled, and there is no journal.
+    /// A limit is journaled, but the gate has no journal.
     NoJournal {
-        /// Which.
+        /// The limit's name.
         limit: Arc<str>,
     },
 }
@@ -53,7 +53,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigError::Zero { limit } => {
-                write!(f, "limit {limit} is 0 and would let nothing through; leave it out, or give it an amount")
+                write!(f, "limit {limit} is 0 and would admit nothing; leave it out, or give it an amount")
             }
             ConfigError::Window { limit, length } => {
                 write!(f, "limit {limit} has a window of {length:?}; it must last from a nanosecond to 500 years")
@@ -62,7 +62,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "limit {limit}: there is no time zone {zone:?}; use an IANA name such as America/Los_Angeles")
             }
             ConfigError::Twice { limit } => write!(f, "two limits are called {limit}; rename one with Limit::named"),
-            ConfigError::TooMany => f.write_str("a gate takes 1,000 limits; scopes are what there can be many of"),
+            ConfigError::TooMany => f.write_str("a gate can have at most 1,000 limits; use scopes for larger numbers"),
             ConfigError::NoJournal { limit } => {
                 write!(f, "limit {limit} is journaled, but the gate has no journal; give it one with Builder::journal")
             }
@@ -72,7 +72,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Why [`enter`](crate::Gate::enter) will never succeed, as things are.
+/// Error of [`enter`](crate::Gate::enter): the entry cannot be admitted.
 ///
 /// ```
 /// use tidegate_limit::{Cost, EnterError, Gate, Limit};
@@ -86,32 +86,32 @@ impl std::error::Error for ConfigError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnterError {
-    /// It costs more than ever fits: split it.
+    /// The cost is more than ever fits: split the request.
     TooLarge {
-        /// Under which limit it does not fit.
+        /// The limit under which it does not fit.
         limit: Arc<str>,
-        /// What it costs in that limit's dimension.
+        /// The cost in that limit's dimension.
         cost: u64,
-        /// What fits.
+        /// The largest cost that fits.
         capacity: u64,
     },
-    /// As many wait as may: try later, or produce less.
+    /// The line is [full](crate::Builder::max_waiting): try later, or produce less.
     Crowded {
-        /// How many that is.
+        /// The largest number of waiting entries.
         waiting_max: usize,
     },
-    /// A limit was [shut](crate::Gate::shut): somebody has to act.
+    /// A limit was [shut](crate::Gate::shut); it stays so until a person or program resumes it.
     Shut {
-        /// Which.
+        /// The limit's name.
         limit: Arc<str>,
-        /// Why.
+        /// Why it was shut.
         reason: Arc<str>,
     },
-    /// What is about to be booked could not be written down first.
+    /// The journal could not write a reservation.
     Journal {
-        /// For which limit.
+        /// The limit's name.
         limit: Arc<str>,
-        /// What the journal said.
+        /// The journal's error.
         reason: Arc<str>,
     },
     /// The gate was closed.
@@ -126,11 +126,11 @@ impl fmt::Display for EnterError {
                 "a cost of {cost} is above limit {limit}, which is {capacity}; split the request, or raise the limit"
             ),
             EnterError::Crowded { waiting_max } => {
-                write!(f, "{waiting_max} wait at the gate already, which is all that may; try again later")
+                write!(f, "{waiting_max} entries wait at the gate, which is its maximum; try again later")
             }
             EnterError::Shut { limit, reason } => write!(f, "limit {limit} is shut: {reason}"),
             EnterError::Journal { limit, reason } => {
-                write!(f, "limit {limit} could not be written to its journal, so nothing is let through: {reason}")
+                write!(f, "limit {limit} could not be written to its journal, so nothing is admitted: {reason}")
             }
             EnterError::Closed => f.write_str("the gate is closed"),
         }
@@ -139,7 +139,7 @@ impl fmt::Display for EnterError {
 
 impl std::error::Error for EnterError {}
 
-/// Why [`try_enter`](crate::Gate::try_enter) did not succeed.
+/// Error of [`try_enter`](crate::Gate::try_enter).
 ///
 /// ```
 /// use tidegate_limit::{Cost, Gate, Limit, TryEnterError};
@@ -157,17 +157,17 @@ impl std::error::Error for EnterError {}
 pub enum TryEnterError {
     /// There is no room now.
     Later {
-        /// The limit, or the scope, that it would have to wait for; the last of them.
+        /// The limit or scope without room; the one that blocks the entry longest if there are several.
         limit: Arc<str>,
-        /// When there will be room if nobody else comes; `None` if that depends on others leaving.
+        /// When there will be room if no other entry comes; `None` if that depends on when slots are freed.
         ready_at: Option<Instant>,
     },
-    /// Others came first.
+    /// Other entries are in line before it.
     Behind {
-        /// How many wait.
+        /// Number of entries in line.
         waiting: usize,
     },
-    /// It will never succeed, as things are.
+    /// The entry cannot be admitted.
     Never(EnterError),
 }
 
@@ -175,7 +175,7 @@ impl fmt::Display for TryEnterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TryEnterError::Later { limit, .. } => write!(f, "there is no room under limit {limit} now"),
-            TryEnterError::Behind { waiting } => write!(f, "{waiting} came first and wait"),
+            TryEnterError::Behind { waiting } => write!(f, "{waiting} entries are in line"),
             TryEnterError::Never(error) => error.fmt(f),
         }
     }
@@ -183,7 +183,7 @@ impl fmt::Display for TryEnterError {
 
 impl std::error::Error for TryEnterError {}
 
-/// There is no limit of that name.
+/// The gate has no limit of this name.
 ///
 /// ```
 /// # use tidegate_limit::{Gate, Limit};

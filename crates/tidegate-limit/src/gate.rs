@@ -1,5 +1,5 @@
-//! The gate: the limits, who waits at them, and the one timer. `pump.rs` decides; this is the lock around it, and what
-//! happens outside of the lock.
+//! The gate: the lock around the limits and the line, and the calls that are made without the lock (wakers, the timer, the
+//! journal). `pump.rs` decides.
 
 mod control;
 
@@ -19,20 +19,20 @@ use crate::limit::Limit;
 use crate::limits::Until;
 use crate::line::ScopeId;
 use crate::moment::{Moment, nanos_of};
-use crate::pump::{Effects, State, Why};
+use crate::pump::{Effects, GateState, NotAdmitted};
 use crate::scope::Scope;
 use crate::stats::Snapshot;
 use crate::timer::Timer;
 
-/// How often the wall clock is looked at, at the most.
+/// The shortest time between two readings of the wall clock.
 const WALL_EVERY_NANOS: u64 = 1_000_000_000;
 
-/// Concurrency of the process-wide gate, if nobody has made another.
+/// Concurrency of the process-wide gate, unless it was set.
 const GLOBAL_DEFAULT: u64 = 200;
 
 /// Layered limits, decided at once and waited for exactly.
 ///
-/// Cheap to clone; all clones are the same gate, on any thread. See the [crate](crate) for what it promises.
+/// Cheap to clone; clones are the same gate, on any thread. See the [crate](crate) for what it promises.
 ///
 /// ```
 /// use tidegate_limit::{Cost, Gate, Limit};
@@ -49,34 +49,34 @@ const GLOBAL_DEFAULT: u64 = 200;
 /// let mut lease = gate.enter(&file, Cost::tokens(1_200)).await?;
 /// // … the request goes out here …
 /// lease.sent();
-/// // … and its answer says what it really cost.
+/// // … and the answer states what it cost.
 /// lease.settle(Cost::tokens(934));
 /// drop(lease); // the slots are free again
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap().unwrap();
 /// ```
 #[derive(Clone)]
 pub struct Gate {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<GateShared>,
     unscoped: Scope,
 }
 
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct GateShared {
+    state: Mutex<GateState>,
     timer: Box<dyn Timer>,
     pub(crate) journal: Option<Box<dyn Journal>>,
-    /// The beginning of its moments.
+    /// The instant of [`Moment::ZERO`].
     epoch: Instant,
-    /// When the wall clock is to be looked at next.
+    /// The moment from which the wall clock is read again.
     wall_at: AtomicU64,
-    /// The margin as it was last set, in nanoseconds.
+    /// The current margin in nanoseconds.
     margin: AtomicU64,
     alarm: OnceLock<Waker>,
 }
 
-/// What the timer wakes.
-struct Alarm(Weak<Shared>);
+/// The waker that the timer wakes.
+struct GateAlarm(Weak<GateShared>);
 
-impl Wake for Alarm {
+impl Wake for GateAlarm {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
             shared.alarm_rang();
@@ -85,8 +85,13 @@ impl Wake for Alarm {
 }
 
 impl Gate {
-    pub(crate) fn new(state: State, timer: Box<dyn Timer>, journal: Option<Box<dyn Journal>>, epoch: Instant) -> Gate {
-        let shared = Arc::new(Shared {
+    pub(crate) fn new(
+        state: GateState,
+        timer: Box<dyn Timer>,
+        journal: Option<Box<dyn Journal>>,
+        epoch: Instant,
+    ) -> Gate {
+        let shared = Arc::new(GateShared {
             state: Mutex::new(state),
             timer,
             journal,
@@ -95,12 +100,12 @@ impl Gate {
             margin: AtomicU64::new(0),
             alarm: OnceLock::new(),
         });
-        let alarm = Waker::from(Arc::new(Alarm(Arc::downgrade(&shared))));
+        let alarm = Waker::from(Arc::new(GateAlarm(Arc::downgrade(&shared))));
         shared.alarm.set(alarm).expect("set once");
         Gate { unscoped: Scope::unscoped(&shared), shared }
     }
 
-    /// How a gate is made.
+    /// Returns a builder for a gate.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -111,7 +116,8 @@ impl Gate {
         Builder::new()
     }
 
-    /// The process-wide gate: the one given to [`set_global`](Self::set_global), or else one of 200 at once and no rates.
+    /// Returns the process-wide gate: the one passed to [`set_global`](Self::set_global), or else one with a concurrency of
+    /// 200 and no rates.
     ///
     /// ```
     /// use tidegate_limit::{Cost, Gate};
@@ -126,10 +132,10 @@ impl Gate {
         })
     }
 
-    /// Makes `gate` the process-wide one. Once: before anybody has asked for it.
+    /// Makes `gate` the process-wide one. Works once, before the first call of [`global`](Self::global).
     ///
     /// # Errors
-    /// Hands `gate` back if there is one already; change the limits of that with [`set`](Self::set).
+    /// Returns `gate` if there is one already; change its limits with [`set`](Self::set).
     ///
     /// ```
     /// use tidegate_limit::{Gate, Limit};
@@ -141,8 +147,8 @@ impl Gate {
         GLOBAL.set(gate)
     }
 
-    /// A scope inside this gate: at most `cap` of its leases at once, served first come, first served. One that is full
-    /// holds up nobody else. It is gone when its last handle and lease are.
+    /// Creates a scope inside this gate: at most `cap` of its leases at once, first come, first served. A full scope blocks
+    /// no other. The scope is removed with its last handle and lease.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -159,7 +165,7 @@ impl Gate {
         Scope::new(&self.shared, id)
     }
 
-    /// The scope of those who need none: it has no cap.
+    /// Returns the scope without a cap, for entries that need no scope.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -173,17 +179,17 @@ impl Gate {
 
     /// Waits until `cost` fits under every limit at once, and books it.
     ///
-    /// Nothing is held or counted while it waits. Uncontended, it takes no queue, no timer and no allocation.
+    /// Nothing is held or counted while it waits. An entry that is admitted at once uses no queue, no timer and no
+    /// allocation.
     ///
     /// # Errors
-    /// [`EnterError`] if it can never succeed as things are, as soon as that is known.
+    /// [`EnterError`] as soon as it is known that the entry cannot be admitted.
     ///
     /// # Panics
-    /// If the scope is another gate's.
+    /// If the scope belongs to another gate.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it leaves the line without a trace; dropped with a lease that it has not returned yet, it
-    /// gives that back, refunded.
+    /// Dropping the future leaves the line. If it had been granted a lease already, that is refunded.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -202,13 +208,13 @@ impl Gate {
         Enter::new(&self.shared, scope.id(), cost)
     }
 
-    /// Books `cost` if it fits now and nobody is first. Never waits.
+    /// Books `cost` if it fits now and no entry is in line before it. Never waits.
     ///
     /// # Errors
-    /// [`TryEnterError`] says which limit has no room, and until when.
+    /// [`TryEnterError`] names the limit that has no room, and the instant until which it has none.
     ///
     /// # Panics
-    /// If the scope is another gate's.
+    /// If the scope belongs to another gate.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -226,14 +232,14 @@ impl Gate {
                 drop(state);
                 Ok(Lease::new(Arc::clone(&self.shared), scope.id(), booking))
             }
-            Err(Why::Never(error)) => Err(TryEnterError::Never(error)),
-            Err(Why::Behind) => Err(TryEnterError::Behind { waiting: state.line.waiting() }),
-            Err(Why::ScopeFull) => {
+            Err(NotAdmitted::Never(error)) => Err(TryEnterError::Never(error)),
+            Err(NotAdmitted::Behind) => Err(TryEnterError::Behind { waiting: state.line.waiting() }),
+            Err(NotAdmitted::ScopeFull) => {
                 Err(TryEnterError::Later { limit: Arc::clone(&state.line.scope(scope.id()).name), ready_at: None })
             }
-            Err(Why::Denied(denied)) => {
+            Err(NotAdmitted::Denied(denied)) => {
                 let limit = Arc::clone(&state.limits.slot(denied.limit).name);
-                // Who does not wait may come again: by then it should be written.
+                // Starts to write the reservation, so that the caller's next attempt finds it written.
                 if denied.until == Until::Journal {
                     drop(state);
                     self.shared.reserve(denied.limit, &cost);
@@ -253,9 +259,9 @@ impl Gate {
         assert!(scope.is_of(&self.shared), "scope {:?} is another gate's", scope.name());
     }
 
-    /// How long its rates make the last of `count` more entries wait, of `cost` each, if all of them came now and nobody
-    /// else did: by what is in the windows, what flows in, the days to come, and what is paused. Those in line are to be
-    /// counted in. How long slots are held nobody can tell, so they are not counted. `None`: for ever, as things are.
+    /// Returns how long the last of `count` more entries of `cost` each would wait for the rates, if all of them came now
+    /// and no others did. Counts the windows, buckets, days to come and pauses. `count` should include the entries in line.
+    /// Concurrency is ignored, because it is not known how long slots are held. Returns `None` if the wait has no end.
     ///
     /// ```
     /// # use {std::time::Duration, tidegate_limit::{Cost, Gate, Limit}};
@@ -272,7 +278,7 @@ impl Gate {
         Some(last.since(now.moment))
     }
 
-    /// What the gate has to say about itself.
+    /// Returns the gate's figures.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -289,8 +295,8 @@ impl Gate {
         Snapshot::of(&mut state, now.moment)
     }
 
-    /// Lets nobody in any more: who waits and who comes is told. Leases go on. A journal learns what became of the last
-    /// reservations.
+    /// Closes the gate: entries in line and later ones fail with [`EnterError::Closed`]. Leases stay valid. The journal gets
+    /// what was used of the last reservations.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -312,7 +318,8 @@ impl Gate {
         self.shared.carry_out(effects);
     }
 
-    /// Whether nobody is let in any more. Who was let in before it was closed, and has not begun, can still refrain.
+    /// Whether the gate was [closed](Self::close). An entry that was admitted before and has not sent its request can check
+    /// this.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -327,17 +334,17 @@ impl Gate {
 
 static GLOBAL: OnceLock<Gate> = OnceLock::new();
 
-/// A look at the clocks, outside of the lock.
+/// A reading of the clocks, made without the lock.
 #[derive(Clone, Copy)]
-pub(crate) struct Now {
+pub(crate) struct ClockReading {
     pub(crate) moment: Moment,
-    /// If it was time to look.
+    /// `Some` if the wall clock was due to be read.
     wall: Option<SystemTime>,
     is_virtual: bool,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl GateShared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -353,33 +360,33 @@ impl Shared {
 
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         let after = Duration::from_nanos(moment.as_nanos());
-        // What no instant can be is later than any that matters.
+        // A moment that does not fit into an `Instant` is replaced by one later than any that matters.
         self.epoch.checked_add(after).unwrap_or_else(|| self.epoch + Duration::from_secs(1 << 32))
     }
 
     #[inline]
-    pub(crate) fn tell_time(&self) -> Now {
+    pub(crate) fn tell_time(&self) -> ClockReading {
         let moment = self.now();
         if moment.as_nanos() < self.wall_at.load(Ordering::Relaxed) {
-            return Now { moment, wall: None, is_virtual: false };
+            return ClockReading { moment, wall: None, is_virtual: false };
         }
         self.look_at_wall(moment)
     }
 
     #[cfg(feature = "sqlite")]
-    pub(crate) fn tell_time_and_wall(&self) -> Now {
+    pub(crate) fn tell_time_and_wall(&self) -> ClockReading {
         self.look_at_wall(self.now())
     }
 
     #[cold]
-    fn look_at_wall(&self, moment: Moment) -> Now {
+    fn look_at_wall(&self, moment: Moment) -> ClockReading {
         self.wall_at.store(moment.as_nanos().saturating_add(WALL_EVERY_NANOS), Ordering::Relaxed);
-        Now { moment, wall: Some(self.timer.wall()), is_virtual: self.timer.is_virtual() }
+        ClockReading { moment, wall: Some(self.timer.wall()), is_virtual: self.timer.is_virtual() }
     }
 
-    /// Locks, and passes on what the clocks show.
+    /// Locks the state and sets its clocks.
     #[inline]
-    pub(crate) fn lock_at(&self, now: Now) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_at(&self, now: ClockReading) -> MutexGuard<'_, GateState> {
         let mut state = self.lock();
         if let Some(wall) = now.wall {
             state.limits.set_wall(now.moment, wall);
@@ -388,8 +395,8 @@ impl Shared {
         state
     }
 
-    /// Changes something, lets in whoever that makes room for, and does what remains outside of the lock.
-    pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, Moment, bool) -> R) -> R {
+    /// Changes the state, admits the entries that fit afterwards, and carries out the effects without the lock.
+    pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut GateState, Moment, bool) -> R) -> R {
         let now = self.tell_time();
         let is_virtual = self.timer.is_virtual();
         let mut effects = Effects::default();
@@ -413,8 +420,8 @@ impl Shared {
         }
     }
 
-    /// Sets the timer to when somebody is due. One thread at a time does; it looks again before it leaves, so whoever
-    /// finds it busy need not wait.
+    /// Sets the timer to the next due moment. One thread at a time does so. It checks the due moment again before it
+    /// returns, so a thread that finds the timer busy need not wait.
     fn set_timer(&self) {
         let mut state = self.lock();
         while !state.timer_busy && state.timer_set != state.due {
@@ -443,7 +450,7 @@ impl Shared {
         self.carry_out(effects);
     }
 
-    /// Somebody waits who runs here.
+    /// Notes that a task of the calling thread waits at the gate; see [`Timer::attend`].
     pub(crate) fn attend(&self) {
         self.timer.attend();
     }
@@ -456,15 +463,15 @@ impl Shared {
         self.timer.is_virtual()
     }
 
-    /// In virtual time there is no wire.
-    pub(crate) fn apply_margin(&self, state: &mut State, is_virtual: bool) {
+    /// Passes the measured margin on to the limits. In virtual time it is zero.
+    pub(crate) fn apply_margin(&self, state: &mut GateState, is_virtual: bool) {
         let margin = if is_virtual { Duration::ZERO } else { state.margin.get() };
         state.limits.set_margin(margin);
         self.margin.store(nanos_of(margin), Ordering::Relaxed);
     }
 
-    /// Whether what was booked at `at` and is sent at `now` is so late that it has to be booked anew. A quarter of the
-    /// margin is left to the way from the gate to the wire.
+    /// Returns whether an entry that was booked at `at` is sent so late, at `now`, that it has to be booked again. The time
+    /// between the two may take a quarter of the margin.
     #[inline]
     pub(crate) fn is_late(&self, at: Moment, now: Moment) -> bool {
         now > at.plus(self.margin.load(Ordering::Relaxed) / 4)

@@ -1,4 +1,4 @@
-//! What keeps everybody from passing a limit though it has room: feedback from the server.
+//! Pauses: a limit that has room is blocked because a server's feedback says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(crate) enum Hold {
     Paused {
         until: Moment,
     },
-    /// One may pass at `probe_at`, and then another `probe_every` later.
+    /// One entry is admitted at `probe_at`, and the next one `probe_every` later.
     Parked {
         until: Moment,
         probe_every: Duration,
@@ -33,7 +33,7 @@ impl Hold {
         self.ready_at(now).is_none()
     }
 
-    /// When it lets somebody through; `None`: now.
+    /// Returns when the next entry may pass, or `None` if one may pass now.
     pub(crate) fn ready_at(&self, now: Moment) -> Option<Moment> {
         let at = match *self {
             Hold::Open => return None,
@@ -44,7 +44,7 @@ impl Hold {
         (now < at).then_some(at)
     }
 
-    /// The end of the pause, if it is one.
+    /// Returns the end of the pause, if there is one.
     pub(crate) fn until(&self, now: Moment) -> Option<Moment> {
         match *self {
             Hold::Paused { until } | Hold::Parked { until, .. } => (now < until).then_some(until),
@@ -53,7 +53,7 @@ impl Hold {
         }
     }
 
-    /// Somebody has passed.
+    /// An entry has passed.
     #[inline]
     pub(crate) fn passed(&mut self, now: Moment) {
         if !self.is_open() {
@@ -70,12 +70,12 @@ impl Hold {
         }
     }
 
-    /// Paused as well: whichever lasts longer.
+    /// Adds a pause: the one that lasts longer counts.
     pub(crate) fn paused(self, until: Moment) -> Hold {
         match self {
             Hold::Open => Hold::Paused { until },
             Hold::Paused { until: before } => Hold::Paused { until: before.max(until) },
-            // Not even a probe before the pause is over.
+            // No probe before the pause is over.
             Hold::Parked { until: before, probe_every, probe_at } => {
                 Hold::Parked { until: before.max(until), probe_every, probe_at: probe_at.max(until) }
             }
@@ -83,7 +83,7 @@ impl Hold {
         }
     }
 
-    /// Parked as well; an earlier end than one told before does not shorten it.
+    /// Adds a parking; it does not end before an earlier pause does.
     pub(crate) fn parked(self, until: Moment, probe_every: Option<Duration>, now: Moment) -> Hold {
         let until = match self {
             Hold::Shut { .. } => return self,

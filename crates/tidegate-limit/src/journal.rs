@@ -1,23 +1,23 @@
-//! What a limit is about to book, written down first: so that a restart knows of it.
+//! Reservations: a limit writes what it is about to book, so that the next run counts it.
 //!
-//! A journaled limit books only what it has reserved. A [`Reservation`] says "from now until then, up to so much";
-//! once the [`Journal`] has it on disk, entries are booked against it without another write. A crash loses only how
-//! much of the last one was really used, so what is [restored](crate::Builder::restore) is an upper bound: too much may
-//! be counted, by a batch, never too little. A gate that is [closed](crate::Gate::close) settles its last reservations,
-//! and then nothing too much is counted either.
+//! A journaled limit books only what it has reserved. A [`Reservation`] means "up to this amount, from this instant until
+//! that one". When the [`Journal`] has written it, entries are booked against it without another write. After a crash it is
+//! not known how much of the last reservation was used, so all of it is [restored](crate::Builder::restore): up to a batch
+//! too much is counted, never too little. A gate that is [closed](crate::Gate::close) writes what was used of its last
+//! reservations, and then the count is exact.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use crate::cost::Cost;
-use crate::gate::Shared;
+use crate::gate::GateShared;
 use crate::limits::LimitId;
 #[cfg(feature = "sqlite")]
 use crate::others::Taken;
 use crate::pump::Effects;
 
-/// Where reservations are kept.
+/// A store of reservations.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -30,7 +30,7 @@ use crate::pump::Effects;
 /// impl Journal for InMemory {
 ///     fn write(&self, reservation: Reservation, receipt: Receipt) {
 ///         self.0.lock().unwrap().push(reservation);
-///         receipt.written(); // another thread may do this, once the disk has it
+///         receipt.written(); // another thread may do this, when it is on disk
 ///     }
 /// }
 ///
@@ -46,9 +46,9 @@ use crate::pump::Effects;
 /// # }).unwrap();
 /// ```
 pub trait Journal: Send + Sync + 'static {
-    /// Makes `reservation` last, and then hands the receipt in; at once or from another thread, but without blocking
-    /// the caller for long: it may be an event loop. No lock of the gate is held. Reservations of one limit come one at a
-    /// time, the next after the receipt of the one before.
+    /// Writes `reservation` durably, then calls [`Receipt::written`], at once or from another thread. It must not block the
+    /// caller for long, which may be an event loop. No lock of the gate is held. Each limit has one reservation at a time:
+    /// the next one comes after the receipt of the one before.
     fn write(&self, reservation: Reservation, receipt: Receipt);
 }
 
@@ -66,31 +66,31 @@ pub struct Reservation {
     pub limit: Arc<str>,
     /// The number of this reservation of this limit, counted from 1 in each gate.
     pub serial: u64,
-    /// How much; zero if only `settles` is news.
+    /// The amount; zero if only `settles` is to be written.
     pub amount: u64,
-    /// From when on.
+    /// When it begins.
     pub from: SystemTime,
-    /// Until when. For a calendar limit this is the end of its period.
+    /// When it ends. For a calendar limit this is the end of its period.
     pub until: SystemTime,
-    /// From when on it can be forgotten: the window has passed it.
+    /// When it has left the window and can be deleted.
     pub counts_until: SystemTime,
     /// The start of the calendar period, for a calendar limit.
     pub period: Option<SystemTime>,
-    /// The reservation before this one is over; here is what became of it.
+    /// What was used of the reservation before this one, which has ended.
     pub settles: Option<Settled>,
 }
 
-/// What became of a reservation.
+/// What was used of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settled {
-    /// Its number.
+    /// The reservation's number.
     pub serial: u64,
-    /// How much of it was booked, and not given back.
+    /// The amount that was booked and not given back.
     pub spent: u64,
 }
 
-/// What was booked, at the most, before a restart.
+/// An upper bound of what was booked before a restart.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -112,9 +112,9 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Up to `amount` was booked under `limit`, the last of it before `until` (a reservation's
-    /// [`until`](Reservation::until), or for a calendar limit the start of its [`period`](Reservation::period)). What no
-    /// longer counts, and what names no limit of the gate, is left aside.
+    /// Creates the bound: at most `amount` was booked under `limit`, the last of it before `until` (a reservation's
+    /// [`until`](Reservation::until), or for a calendar limit the start of its [`period`](Reservation::period)). A gate
+    /// ignores what no longer counts, and limits that it does not have.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::journal::Restored};
@@ -137,7 +137,7 @@ impl Restored {
         &self.limit
     }
 
-    /// How much was booked, at the most.
+    /// The largest amount that was booked.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::journal::Restored};
@@ -148,7 +148,7 @@ impl Restored {
         self.amount
     }
 
-    /// Before when.
+    /// The instant before which it was booked.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::journal::Restored};
@@ -161,35 +161,36 @@ impl Restored {
     }
 }
 
-/// What a journal hands in when a reservation is safe. Dropped without that, it failed.
-#[must_use = "a reservation counts once its receipt is handed in"]
+/// Reports that a reservation was written. Dropping it reports a failure.
+#[must_use = "the gate waits for the receipt of a reservation"]
 pub struct Receipt {
-    gate: Weak<Shared>,
+    gate: Weak<GateShared>,
     limit: LimitId,
     handed_in: bool,
 }
 
 impl Receipt {
-    pub(crate) fn new(gate: &Arc<Shared>, limit: LimitId) -> Receipt {
+    pub(crate) fn new(gate: &Arc<GateShared>, limit: LimitId) -> Receipt {
         Receipt { gate: Arc::downgrade(gate), limit, handed_in: false }
     }
 
-    /// Returns how much of the reservation may be written, if `taken` is all that other runs have in the journal for this
-    /// limit and none of them can write before this is written. `None`: all of it.
+    /// Returns how much of the reservation may be written, or `None` for all of it. `taken` is what other runs have in the
+    /// journal for this limit; none of them may write before this is written.
     #[cfg(feature = "sqlite")]
     pub(crate) fn grant(&self, taken: &[Taken]) -> Option<u64> {
         let gate = self.gate.upgrade()?;
-        // The instants of the others are of the wall clock, so it is looked at now.
+        // The instants of the others are of the wall clock, so it is read now.
         let now = gate.tell_time_and_wall();
         gate.lock_at(now).limits.grant(self.limit, taken, now.moment)
     }
 
-    /// It is on disk. Whoever waited for it goes on.
+    /// Reports that the reservation is on disk; entries that wait for it are admitted.
     pub fn written(mut self) {
         self.hand_in(Ok(()));
     }
 
-    /// It could not be written. Who waits for it is told why; who comes later makes the gate try again.
+    /// Reports that the reservation could not be written. Entries that wait for it fail with `reason`; the next entry makes
+    /// the gate try again.
     pub fn failed(mut self, reason: impl fmt::Display) {
         self.hand_in(Err(reason.to_string().into()));
     }
@@ -205,7 +206,7 @@ impl Receipt {
 impl Drop for Receipt {
     fn drop(&mut self) {
         if !self.handed_in {
-            self.hand_in(Err("the journal gave up on it".into()));
+            self.hand_in(Err("the journal dropped the reservation".into()));
         }
     }
 }
@@ -216,8 +217,8 @@ impl fmt::Debug for Receipt {
     }
 }
 
-impl Shared {
-    /// Asks for what `cost` needs under `limit`.
+impl GateShared {
+    /// Passes the reservation that `cost` needs under `limit` to the journal.
     pub(crate) fn reserve(self: &Arc<Self>, limit: LimitId, cost: &Cost) {
         let now = self.now();
         let reservation = self.lock().limits.reserve(limit, cost, now);
@@ -225,14 +226,14 @@ impl Shared {
         self.carry_out(Effects { journal, ..Effects::default() });
     }
 
-    /// A receipt was handed in.
+    /// Handles a receipt.
     pub(crate) fn reserved(self: &Arc<Self>, limit: LimitId, outcome: Result<(), Arc<str>>) {
         let now = self.tell_time();
         let mut effects = Effects::default();
         let mut state = self.lock_at(now);
         state.limits.reserved(limit, outcome.is_ok());
         match outcome {
-            // What was booked meanwhile without having been reserved. Not if it failed: it would for ever.
+            // Reserves what was booked meanwhile without a reservation. Not after a failure, which would repeat for ever.
             Ok(()) => effects.journal = state.limits.overdrafts(now.moment),
             Err(reason) => {
                 state.refuse_all(now.moment, &mut effects, |limits, cost| limits.unwritten(limit, cost, &reason));
@@ -245,8 +246,9 @@ impl Shared {
         self.carry_out(effects);
     }
 
-    /// Gives reservations to the journal, in order. One thread at a time does: a journal that hands the receipt in from
-    /// within lets somebody in who needs the next reservation, and with a long line that would go as many calls deep.
+    /// Passes reservations to the journal, in order. One thread at a time does so, in a loop: a journal may report the
+    /// receipt from within `write`, which admits entries that need the next reservation, and recursion would become as deep
+    /// as the line is long.
     pub(crate) fn write_down(self: &Arc<Self>, reservations: Vec<(LimitId, Reservation)>) {
         let Some(journal) = &self.journal else { return };
         let mut state = self.lock();
@@ -256,7 +258,7 @@ impl Shared {
         {
             state.journal_busy = true;
             drop(state);
-            let writing = Writing(self);
+            let writing = JournalTurn(self);
             journal.write(reservation, Receipt::new(self, limit));
             drop(writing);
             state = self.lock();
@@ -264,10 +266,10 @@ impl Shared {
     }
 }
 
-/// Somebody is at the journal; a journal that panics must not leave it occupied.
-struct Writing<'g>(&'g Shared);
+/// Resets `journal_busy`, also if the journal panics.
+struct JournalTurn<'g>(&'g GateShared);
 
-impl Drop for Writing<'_> {
+impl Drop for JournalTurn<'_> {
     fn drop(&mut self) {
         self.0.lock().journal_busy = false;
     }

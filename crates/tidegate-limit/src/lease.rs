@@ -1,23 +1,23 @@
-//! What somebody who was let in holds.
+//! The lease of an admitted entry.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cost::Cost;
-use crate::gate::Shared;
+use crate::gate::GateShared;
 use crate::limits::{Booking, Refusal};
 use crate::line::ScopeId;
 use crate::moment::Moment;
 use crate::pump::Effects;
 
-/// An entry that was granted: its slots, until it is dropped, and what it booked under rate limits.
+/// An admitted entry: its slots, until it is dropped, and what it booked under rate limits.
 ///
-/// | what happens | slots | rates |
+/// | event | slots | rates |
 /// |---|---|---|
 /// | dropped before [`sent`](Self::sent) | freed | taken back: there was no request |
 /// | dropped after [`sent`](Self::sent) | freed | counted as booked, or as settled |
-/// | [`settle`](Self::settle)d | kept | what it really cost |
+/// | [`settle`](Self::settle)d | kept | the actual cost |
 /// | [`refund`](Self::refund)ed | freed | taken back |
 ///
 /// ```
@@ -33,7 +33,7 @@ use crate::pump::Effects;
 /// ```
 #[must_use = "a lease that is dropped before `sent` is taken back"]
 pub struct Lease {
-    gate: Arc<Shared>,
+    gate: Arc<GateShared>,
     scope: ScopeId,
     /// `None` only while it is being dropped.
     booking: Option<Booking>,
@@ -42,13 +42,14 @@ pub struct Lease {
 
 impl Lease {
     #[inline]
-    pub(crate) fn new(gate: Arc<Shared>, scope: ScopeId, booking: Booking) -> Lease {
+    pub(crate) fn new(gate: Arc<GateShared>, scope: ScopeId, booking: Booking) -> Lease {
         Lease { gate, scope, booking: Some(booking), sent: None }
     }
 
-    /// The request is on its way, and counts, whatever becomes of it. Call it where the request is written: what was
-    /// booked counts from now on, not from when it was granted (unless that was within a quarter of the margin), so that
-    /// time spent connecting is not taken for time in the server's window. Only the first call counts.
+    /// Reports that the request is being sent; from now on it counts, whatever the answer is. Call this where the request is
+    /// written: what was booked counts from this instant instead of from the admission (unless that was less than a quarter
+    /// of the margin ago), so that time spent connecting does not count as time in the server's window. Further calls do
+    /// nothing.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -70,8 +71,8 @@ impl Lease {
         }
     }
 
-    /// The answer begins to come in: the time since [`sent`](Self::sent) is a sample for the margin that the gate keeps
-    /// at the edges of strict windows. Never called, the margin stays at its floor.
+    /// Reports that the answer begins to arrive. The time since [`sent`](Self::sent) is a sample for the margin that the
+    /// gate adds to strict windows. Without samples, the margin stays at its lower bound.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -92,8 +93,8 @@ impl Lease {
         }
     }
 
-    /// The server accepted the request: no limit refused it, whatever the answer says. For limits that are
-    /// [found](crate::Limit::found); what is not reported counts as sent.
+    /// Reports that no limit of the server refused the request, whatever the answer is. For limits that are
+    /// [found](crate::Limit::found); a request without a report counts as sent.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -105,12 +106,12 @@ impl Lease {
     pub fn served(&mut self) {
         let booking = self.booking.as_ref().expect("there until it is dropped");
         let now = self.gate.now();
-        // Whatever that makes room for goes when this lease is dropped.
+        // Entries for which this makes room are admitted when this lease is dropped.
         self.gate.lock().limits.served(booking, now);
     }
 
-    /// A limit refused the request: it is taken out of the strict windows, and a limit that was not stated is looked for if
-    /// the gate is to [find](crate::Limit::found) it.
+    /// Reports that a limit of the server refused the request: it is removed from the strict windows, and a limit that was
+    /// not stated is looked for if the gate [finds](crate::Limit::found) limits.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit, Refusal};
@@ -125,7 +126,8 @@ impl Lease {
         self.gate.change(|state, now, _| state.limits.refused(booking, refusal, now));
     }
 
-    /// The server did not answer, or said that it is not there. Returns for how long it has been down, if it is.
+    /// Reports that the server did not answer, or with an error that means that it is down. Returns for how long it has been
+    /// down, if it is.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -138,8 +140,8 @@ impl Lease {
         self.gate.change(|state, now, _| state.limits.failed(booking, now))
     }
 
-    /// What it really cost, in all dimensions. Less than booked: the rest is free at once. More: that is booked now, and
-    /// nobody is let in until the limits are kept again.
+    /// Replaces what was booked by the actual cost, in all dimensions. If it is less, the rest is free at once. If it is
+    /// more, the rest is booked now, and no entry is admitted until the limits are kept again.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -157,7 +159,7 @@ impl Lease {
         self.gate.carry_out(Effects { journal, ..Effects::default() });
     }
 
-    /// Takes everything back, though it was sent: the server does not count it.
+    /// Takes everything back although it was sent, for a request that the server does not count.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -171,7 +173,7 @@ impl Lease {
         self.sent = None;
     }
 
-    /// What is booked for it.
+    /// Returns the cost that is booked.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Dimension, Gate, Limit};
@@ -203,7 +205,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-impl Shared {
+impl GateShared {
     #[inline]
     fn release(self: &Arc<Self>, scope: ScopeId, booking: Booking) {
         let mut state = self.lock();
@@ -228,7 +230,7 @@ impl Shared {
         }
     }
 
-    /// What was booked earlier happens now. Whoever waits may have to wait a little longer, so the timer is looked at.
+    /// Makes a booking count from `now` on. Entries in line may have to wait a little longer, so the timer is updated.
     fn restamp(self: &Arc<Self>, booking: &mut Booking, now: Moment) {
         let mut state = self.lock();
         state.limits.restamp(booking, now);

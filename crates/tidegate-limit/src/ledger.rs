@@ -1,4 +1,4 @@
-//! What a journaled limit may book without another write. Pure; see `journal.rs` for what is promised.
+//! The reservations of a journaled limit: what it may book without another write. Pure; `journal.rs` states the guarantees.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use crate::others::Others;
 use crate::others::Taken;
 use crate::window::Model;
 #[cfg(feature = "sqlite")]
-use crate::window::Setting;
+use crate::window::WindowSetting;
 
-/// A reservation for a window that slides lasts for this share of it: after a restart all of it counts from its end.
+/// A reservation for a sliding window lasts for this share of it, because after a restart all of it counts from its end.
 const SHARE_OF_WINDOW: u64 = 64;
 
-/// Where a window has no length of its own to take a share of.
+/// How long a reservation lasts if the window has no length.
 const LASTS_NANOS: u64 = 1_000_000_000;
 
-/// The share of the time for which a row counts that a request may be sent after it was booked: its row says so, even if its
-/// reservation is over by then. What is sent later is reserved once more.
+/// How late after it was booked a request may be sent, as a share of the time for which its row counts. The row covers this,
+/// even if the reservation has ended by then. What is sent later is reserved again.
 pub(crate) const LATE_SHARE: u64 = 1_024;
 
-/// Shorter reservations would be written too often.
+/// The shortest reservation. Shorter ones would be written too often.
 const LASTS_NANOS_MIN: u64 = 50_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
     batch: u64,
-    /// The number of the last reservation that was asked for.
+    /// The number of the last reservation that was requested.
     serial: u64,
-    current: Option<Open>,
-    /// Asked for, not yet written.
-    asked: Option<Open>,
-    /// Booked beyond what was reserved: the next reservation makes up for it.
+    current: Option<OpenReservation>,
+    /// Requested, not yet written.
+    asked: Option<OpenReservation>,
+    /// Booked beyond what was reserved; included in the next reservation.
     overdrawn: u64,
     others: Others,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenReservation {
     serial: u64,
-    /// What it was asked for, beside what was overdrawn; less than that would be of no use.
+    /// The amount that the waiting entry needs, without what was overdrawn. Less would be of no use.
     #[cfg(feature = "sqlite")]
     needed: u64,
     amount: u64,
@@ -54,10 +54,10 @@ impl Ledger {
         Ledger { batch, serial: 0, current: None, asked: None, overdrawn: 0, others: Others::default() }
     }
 
-    /// Whether `amount` may be booked at `now`.
+    /// Returns whether `amount` may be booked at `now`.
     #[inline]
     pub(crate) fn covers(&self, amount: u64, model: &Model, now: Moment) -> bool {
-        // While the next one is being written, what became of this one is on its way to the journal already.
+        // While the next reservation is being written, what was used of this one is being written with it.
         self.asked.is_none()
             && self.overdrawn == 0
             && self.current.is_some_and(|current| {
@@ -72,7 +72,7 @@ impl Ledger {
         }
     }
 
-    /// Booked above what was declared, without having asked first.
+    /// Books `amount` that was not declared, so perhaps not reserved.
     pub(crate) fn overdraw(&mut self, amount: u64, now: Moment) {
         let current = self.current.filter(|current| self.asked.is_none() && now < current.until);
         let covered = current.map_or(0, |current| current.amount - current.spent).min(amount);
@@ -80,12 +80,12 @@ impl Ledger {
         self.overdrawn = self.overdrawn.saturating_add(amount - covered);
     }
 
-    /// What was booked at `booked_at` happens only now. Reserved for another time, it has to be reserved for this one.
+    /// Makes what was booked at `booked_at` count from `now` on. If it was reserved for another time, it is reserved again.
     pub(crate) fn restamp(&mut self, amount: u64, booked_at: Moment, model: &Model, now: Moment) {
         let elsewhere = match model {
-            // All that is reserved for one period counts together.
+            // All that is reserved for a period counts in that period.
             Model::Calendar(calendar) => !calendar.has_counted(booked_at),
-            // One that is over, or about to be settled, ends before now.
+            // A reservation that has ended, or is about to be settled, does not cover `now`.
             _ => {
                 let is_over = self.asked.is_some()
                     || self.current.is_none_or(|current| booked_at < current.from || now >= current.until);
@@ -109,7 +109,7 @@ impl Ledger {
         }
     }
 
-    /// What has to be written so that `amount` is covered; nothing if something is being written already.
+    /// Returns the reservation that has to be written to cover `amount`, or `None` if one is being written already.
     pub(crate) fn reserve(
         &mut self,
         limit: &Arc<str>,
@@ -129,7 +129,7 @@ impl Ledger {
         #[cfg(feature = "sqlite")]
         let needed = amount;
         let amount = amount.max(self.batch).saturating_add(self.overdrawn);
-        self.asked = Some(Open {
+        self.asked = Some(OpenReservation {
             serial: self.serial,
             #[cfg(feature = "sqlite")]
             needed,
@@ -141,13 +141,19 @@ impl Ledger {
         Some(self.entry(limit, amount, now, until, model, wall))
     }
 
-    /// What the others have is `taken`. Returns how much of the reservation that was asked for may be written: what they leave,
-    /// or nothing if that is less than is needed. What is overdrawn is written in any case. `None`: nothing was asked for.
+    /// Returns how much of the requested reservation may be written beside the `taken` ones of other runs: what they leave,
+    /// or zero if that is less than is needed. What is overdrawn is added in any case. Returns `None` if none was requested.
     ///
-    /// Called while no other run can write to the journal. So the sum of what all may book is never above the limit: what one
-    /// has reserved and not booked yet, the others do not get.
+    /// Called while no other run can write to the journal. So the sum of what all runs may book is never above the limit:
+    /// what one has reserved and not booked yet is not granted to another.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn grant(&mut self, taken: &[Taken], model: &mut Model, now: Moment, setting: Setting) -> Option<u64> {
+    pub(crate) fn grant(
+        &mut self,
+        taken: &[Taken],
+        model: &mut Model,
+        now: Moment,
+        setting: WindowSetting,
+    ) -> Option<u64> {
         self.others.refresh(taken, lasts(model) + late(model), model, now, setting.wall);
         let asked = self.asked.as_mut()?;
         let others = self.others.used(model, now, setting);
@@ -158,7 +164,7 @@ impl Ledger {
         Some(asked.amount)
     }
 
-    /// What other runs had booked before this one begins.
+    /// Counts what other runs have reserved before this one begins.
     #[cfg(feature = "sqlite")]
     pub(crate) fn begin_beside(&mut self, taken: &[Taken], model: &mut Model, now: Moment, wall: Wall) {
         self.others.refresh(taken, lasts(model) + late(model), model, now, wall);
@@ -197,13 +203,13 @@ impl Ledger {
         if let Some(asked) = self.asked.take()
             && written
         {
-            // What was overdrawn since it was asked for stays overdrawn.
+            // What was overdrawn since the request is reserved next time.
             self.overdrawn = self.overdrawn.saturating_sub(asked.spent);
             self.current = Some(asked);
         }
     }
 
-    /// What became of the current reservation; it is over.
+    /// Ends the current reservation, and returns what has to be written of it.
     pub(crate) fn close(&mut self, limit: &Arc<str>, model: &Model, now: Moment, wall: Wall) -> Option<Reservation> {
         self.current?;
         self.serial += 1;
@@ -213,7 +219,7 @@ impl Ledger {
     }
 }
 
-/// How long a reservation for a window that slides is open.
+/// Returns how long a reservation for a sliding window lasts.
 fn lasts(model: &Model) -> u64 {
     match model {
         Model::Strict(log) => (log.window() / SHARE_OF_WINDOW).max(LASTS_NANOS_MIN.min(log.window())),
@@ -221,13 +227,13 @@ fn lasts(model: &Model) -> u64 {
     }
 }
 
-/// How long after it was booked a request may be sent and still be covered.
+/// Returns how long after it was booked a request may be sent and still be covered.
 fn late(model: &Model) -> u64 {
     model.counts_for() / LATE_SHARE
 }
 
-impl Open {
-    /// The wall clock may have moved and a calendar's period with it.
+impl OpenReservation {
+    /// Returns whether this reservation is for the current period. The wall clock may have been set, and with it the period.
     fn is_of_this_period(&self, model: &Model) -> bool {
         match model {
             Model::Calendar(calendar) => self.until <= calendar.resets_at(),

@@ -1,8 +1,8 @@
 //! The gate: layered limits, decided at once and waited for exactly.
 //!
-//! A request to an LLM API is bounded by many things: the slots of its file, the slots of the process, requests a
-//! minute, tokens a minute, requests a day. They are one decision here. Nobody holds a slot while it waits for tokens,
-//! nothing is counted for who is refused, and who waits is woken at the instant there is room, not at the next poll.
+//! A request to an LLM API is bounded by several limits: the slots of its file, the slots of the process, requests per
+//! minute, tokens per minute, requests per day. The gate decides on all of them at once. A request holds no slot while it
+//! waits for tokens, a refused request counts nothing, and a waiting one is woken at the instant at which there is room.
 //!
 //! ```
 //! use tidegate_limit::{Cost, Gate, Limit};
@@ -17,64 +17,65 @@
 //! let file = gate.scope("report.pdf", 50);
 //!
 //! let mut lease = gate.enter(&file, Cost::tokens(1_200)).await?;
-//! lease.sent(); // from here on it counts, whatever becomes of it
+//! lease.sent(); // from here on it counts, whatever the answer is
 //! lease.answered();
 //! lease.settle(Cost::tokens(934)); // what the answer says it cost
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap().unwrap();
 //! ```
 //!
-//! Called by the batch and the worker, and by programs that talk to servers with limits.
+//! Used by the batch, by the worker, and by programs that call servers with limits.
 //!
 //! # What it promises
-//! - **One decision.** All limits grant, or none has counted anything; a denial says which limit and until when, to the
-//!   nanosecond.
-//! - **Never over.** A strict limit lets no more than its amount through in *any* window; lowering one takes effect at
-//!   once. Only what a caller declared too low can exceed it, and [`stats`](Gate::stats) says by how much.
-//! - **Not idle either.** While there is work, a strict limit is used to at least 99 %. A large request at the head of
-//!   the line does not idle what it cannot use yet, and is not delayed by a nanosecond: see [`SkipAhead`].
-//! - **First come, first served** within a scope and across scopes that have room; a full scope holds up nobody else.
-//! - **Nothing polls.** One timer, the gate's own, set to the instant somebody can go. With nothing due, no wake-ups.
-//! - **Nothing leaks.** A lease that is dropped gives its slots back, and what it booked unless it was sent; a future
-//!   that is dropped leaves no trace.
-//! - **Thread-safe.** One gate can be shared by event loops on any number of threads; the lock is held across no waker,
-//!   no timer and no journal.
+//! - **One decision.** All limits admit an entry, or none counts anything. A denial names the limit and the instant until
+//!   which the entry has to wait, to the nanosecond.
+//! - **Never over.** A strict limit admits at most its amount in *any* window, and lowering it takes effect at once. Only
+//!   an entry that cost more than its caller declared can exceed it; [`stats`](Gate::stats) shows by how much.
+//! - **Not idle either.** While there is work, a strict limit is used to at least 99 %. While a large entry waits at the
+//!   head of the line, smaller ones use the capacity that it cannot use yet, without delaying it: see [`SkipAhead`].
+//! - **First come, first served** within a scope and across scopes that have room. A full scope blocks no other scope.
+//! - **No polling.** One timer, the gate's own, is set to the instant at which the next entry can be admitted. With nothing
+//!   due, there are no wake-ups.
+//! - **No leaks.** Dropping a lease frees its slots, and takes back its booking unless it was sent. Dropping a future
+//!   leaves the line.
+//! - **Thread-safe.** Event loops on any number of threads can share a gate. The lock is released before a waker, the timer
+//!   or the journal is called.
 //!
 //! # Time
-//! Windows slide and buckets fill by the monotonic clock. Calendar windows follow the wall clock, which is looked at once
-//! a second at the most: set back, nothing is given back; set ahead, it is believed. An instant earlier than one seen
-//! before is taken for that one. On a loop in virtual time everything is virtual, the wall clock included, and there is
-//! no margin.
+//! Strict windows and buckets use the monotonic clock. Calendar windows use the wall clock, which is read at most once per
+//! second: if it was set back, nothing is given back; if it was set ahead, the new time is used. An instant earlier than
+//! one seen before is treated as that one. On a loop in virtual time all clocks are virtual, and there is no margin.
 //!
-//! A strict server counts arrivals, and the way there does not always take the same time. So entries of strict limits
-//! count for a margin longer than their window: it covers how late the answers of the last window were, from
-//! [`sent`](Lease::sent) to [`answered`](Lease::answered), within bounds (see [`Builder::margin`]), and is part of the
-//! figures.
+//! A strict server counts requests as they arrive, and requests take different times to arrive. So entries of strict limits
+//! count for a margin longer than their window. The margin covers how much later than the fastest the slowest answer of the
+//! last window was, from [`sent`](Lease::sent) to [`answered`](Lease::answered), within bounds (see [`Builder::margin`]).
 //!
 //! # Odd input
-//! | what | what happens |
+//! | input | effect |
 //! |---|---|
-//! | a limit, a burst or a window of zero; an unknown time zone; one name twice | [`ConfigError`] when the gate is made |
-//! | a concurrency [set](Gate::set) to zero | nobody gets in until it is raised |
-//! | a rate set to zero | every cost above zero is refused, also of those in line |
-//! | a cost above what ever fits | refused at once, or lets itself be [drained](Oversize::Drain) |
+//! | a limit, a burst or a window of zero; an unknown time zone; one name twice | [`ConfigError`] when the gate is built |
+//! | a concurrency [set](Gate::set) to zero | no entry is admitted until it is raised |
+//! | a rate set to zero | every cost above zero is refused, including entries in line |
+//! | a cost above what ever fits | refused at once, or admitted when the limit can be [drained](Oversize::Drain) |
 //! | a cost of zero in a dimension | passes that limit and counts nothing |
 //! | amounts up to `u64::MAX` | saturate, on the safe side |
 //!
 //! # What is left out
-//! HTTP, retries of requests, priorities. Sharing a quota between machines is for a layer above; [`Common`] is what it has to
-//! supply, and [`Admission`] what callers go through, whether there is one or not.
+//! HTTP, retries of requests, priorities. Limits that machines share are implemented in a layer above, as [`SharedLimits`];
+//! callers use [`Admission`] with or without them.
 //!
 //! # Executors
-//! [`LoopTimer`] (feature `tidegate-loop`, the default), `TokioTimer` (feature `tokio`), or [`ThreadTimer`], which
-//! needs none. [`Timer`] is what another one has to supply. Feature `serde`: [`Snapshot`]s can be serialised.
+//! [`LoopTimer`] (feature `tidegate-loop`, the default), `TokioTimer` (feature `tokio`), or [`ThreadTimer`], which needs no
+//! executor. For another one, implement [`Timer`]. With the feature `serde`, a [`Snapshot`] can be serialised.
 //!
 //! # Reading order
-//! `limits.rs` decides, over one `slot.rs` a limit, whose windows are in `window/`, and what holds a limit up in
-//! `hold.rs`; `outlook.rs` foretells: plain values, time as an argument. `blocked.rs` says what each entry waits for.
-//! `line.rs` holds the waiting entries, `pump.rs` chooses the next, `gate.rs` is the lock and the timer around that, `enter.rs` and `lease.rs` what callers hold, `admission.rs`
-//! the same with limits in common behind it. `timer.rs`, `wanted.rs`, `on_tidegate.rs` and
-//! `on_tokio.rs` are the executors; `margin.rs` the time on the wire; `ledger.rs` and `journal.rs` what survives a
-//! restart, `store/` in SQLite. `feedback/` reads what servers say, `learn/` finds the limits that were not stated.
+//! 1. Decisions, with time as an argument: `limits.rs` over `slot.rs` (one limit), `window/` (how it counts) and `hold.rs`
+//!    (pauses); `outlook.rs` computes how long more entries would wait.
+//! 2. Waiting: `line.rs` (the entries in line), `pump.rs` (which is admitted next), `gate.rs` (the lock and the timer
+//!    around them), `blocked.rs` (what each entry waits for), `enter.rs` and `lease.rs` (what callers hold),
+//!    `admission.rs` (the same with shared limits behind the gate).
+//! 3. Timers: `timer.rs`, `wanted.rs`, `on_tidegate.rs`, `on_tokio.rs`; `margin.rs` measures the time on the wire.
+//! 4. Restarts: `ledger.rs` and `journal.rs`, `others.rs` (other processes on the same journal), `store/` (SQLite).
+//! 5. Servers: `feedback/` parses their answers, `learn/` finds limits that were not stated.
 
 #![forbid(unsafe_code)]
 
@@ -114,7 +115,7 @@ mod timer;
 mod wanted;
 mod window;
 
-pub use admission::{Admission, Admitted, Common, CommonLease, EnterCommon};
+pub use admission::{Admission, Admitted, EnterSharedLimits, SharedLimits, SharedLimitsLease};
 pub use backoff::Backoff;
 pub use blocked::{Blocked, Place, SetError};
 pub use builder::Builder;

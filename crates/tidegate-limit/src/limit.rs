@@ -1,4 +1,4 @@
-//! What a limit is: its name, what it counts, how much of that, over which window. Plain configuration.
+//! The configuration of a limit: its name, what it counts, the amount and the window.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 use crate::moment::{Moment, Wall, nanos_of};
 use crate::window::{Bucket, Calendar, Log, Model, Periods};
 
-/// One limit of a gate: so many at once, or so much of something over a window.
+/// One limit of a gate: a number of leases at once, or an amount per window.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::window::{Bucket, Calendar, Log, Model, Periods};
 /// ];
 /// assert!(Limits::new(limits, Moment::ZERO, wall).is_ok());
 ///
-/// // What cannot be meant is told when the limits are made.
+/// // An impossible configuration is an error when the limits are created.
 /// let nowhere = Limits::new([Limit::rpd(1, "Mars/Olympus")], Moment::ZERO, wall);
 /// assert!(nowhere.unwrap_err().to_string().contains("Mars/Olympus"));
 /// ```
@@ -35,65 +35,65 @@ use crate::window::{Bucket, Calendar, Log, Model, Periods};
 pub struct Limit {
     pub(crate) name: Arc<str>,
     pub(crate) amount: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LimitKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LimitKind {
     Concurrency,
     Found,
     Rate { dimension: Dimension, window: Window, oversize: Oversize, journaled: Option<u64> },
 }
 
-/// What a limit does with a cost above all that ever fits.
+/// What a limit does with a cost that is above its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Oversize {
-    /// Refuses it at once: it could wait for ever.
+    /// Refuses it at once, because it would never fit.
     #[default]
     Refuse,
-    /// Lets it through once everything is free, and counts as much as there is.
+    /// Admits it when the whole capacity is free, and counts the capacity.
     Drain,
 }
 
-/// How a rate is counted; which one is right is the server's choice.
+/// How a rate is counted. Use the one that the server uses.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limit::{Start, Window};
 ///
 /// assert_eq!(Window::minute(), Window::strict(Duration::from_secs(60)));
-/// let one_a_second = Window::Bucket { per: Duration::from_secs(60), burst: Some(1), start: Start::Full };
-/// # let _ = one_a_second;
+/// let one_per_second = Window::Bucket { per: Duration::from_secs(60), burst: Some(1), start: Start::Full };
+/// # let _ = one_per_second;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Window {
-    /// Never more than the amount in *any* window of this length. Up to 4,096 bookings are kept exactly; beyond that,
-    /// those within 1/4,096 of the window count until the latest of them leaves it: never over the limit, at most
+    /// At most the amount in *any* window of this length. Up to 4,096 bookings are kept exactly. Beyond that, bookings
+    /// within 1/4,096 of the window are merged and count until the latest of them leaves it: never over the limit, at most
     /// 0.03 % below it, in bounded memory.
     Strict(Duration),
-    /// A bucket into which the amount flows continuously during `per`.
+    /// A bucket that is refilled continuously with the amount per `per`.
     Bucket {
-        /// How long it takes for the amount to flow in.
+        /// The time in which the amount flows in.
         per: Duration,
-        /// What fits into it; `None`: the amount.
+        /// The capacity; the amount if `None`.
         burst: Option<u64>,
-        /// What is in it at first.
+        /// The content at first.
         start: Start,
     },
-    /// Windows aligned to the clock: with 60 s they begin at second 00. Almost twice the amount fits into a minute that
-    /// is not aligned; that is how such servers count.
+    /// Windows aligned to the clock: with 60 s they begin at second 00. Almost twice the amount fits into a minute that is
+    /// not aligned, as with servers that count like this.
     Aligned(Duration),
     /// Calendar days in a time zone (an IANA name such as `America/Los_Angeles`), of 23, 24 or 25 hours.
     Day(Arc<str>),
 }
 
-/// What a bucket holds at first.
+/// The content of a bucket at first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// All: almost twice the amount can pass in the first window.
+    /// Full: almost twice the amount can be admitted in the first window.
     Full,
-    /// Nothing: never more than the amount passes in any window that begins with the limit.
+    /// Empty: at most the amount is admitted in the first window.
     #[default]
     Cold,
 }
@@ -164,11 +164,11 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn concurrency(name: impl Into<Arc<str>>, amount: u64) -> Limit {
-        Limit { name: name.into(), amount, kind: Kind::Concurrency }
+        Limit { name: name.into(), amount, kind: LimitKind::Concurrency }
     }
 
-    /// `found`: limits that were not stated, or that were stated too high. They are found from what the server refuses, and
-    /// only ever tighten the other limits of the gate.
+    /// `found`: limits that were not stated or were stated too high. They are found from what the server refuses, and are in
+    /// effect in addition to the other limits of the gate.
     ///
     /// ```
     /// # use tidegate_limit::Limit;
@@ -176,10 +176,10 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn found() -> Limit {
-        Limit { name: "found".into(), amount: u64::MAX, kind: Kind::Found }
+        Limit { name: "found".into(), amount: u64::MAX, kind: LimitKind::Found }
     }
 
-    /// At most `amount` of `dimension` a window.
+    /// At most `amount` of `dimension` per window.
     ///
     /// ```
     /// # use tidegate_limit::{Dimension, Limit, Window};
@@ -188,7 +188,7 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn rate(name: impl Into<Arc<str>>, dimension: Dimension, amount: u64, window: Window) -> Limit {
-        let kind = Kind::Rate { dimension, window, oversize: Oversize::Refuse, journaled: None };
+        let kind = LimitKind::Rate { dimension, window, oversize: Oversize::Refuse, journaled: None };
         Limit { name: name.into(), amount, kind }
     }
 
@@ -214,7 +214,7 @@ impl Limit {
         Limit::rate("tpm", Dimension::TOKENS, amount, Window::minute())
     }
 
-    /// `itpm`: tokens of prompts in any minute, where they are limited apart.
+    /// `itpm`: tokens of prompts in any minute, for servers that limit them separately.
     ///
     /// ```
     /// # use tidegate_limit::{Dimension, Limit};
@@ -225,8 +225,8 @@ impl Limit {
         Limit::rate("itpm", Dimension::INPUT_TOKENS, amount, Window::minute())
     }
 
-    /// `otpm`: tokens of answers in any minute, where they are limited apart. Booked as long as the answer may be, settled
-    /// by how long it is.
+    /// `otpm`: tokens of answers in any minute, for servers that limit them separately. Book the largest possible answer,
+    /// and settle by the actual one.
     ///
     /// ```
     /// # use tidegate_limit::{Dimension, Limit};
@@ -248,7 +248,7 @@ impl Limit {
         Limit::rate("rpd", Dimension::REQUESTS, amount, Window::day(zone))
     }
 
-    /// The same with another window. Of a concurrency limit there is none to change.
+    /// Sets another window. A concurrency limit has none and is not changed.
     ///
     /// ```
     /// # use tidegate_limit::{Limit, Window};
@@ -257,13 +257,13 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn window(mut self, to: Window) -> Limit {
-        if let Kind::Rate { window, .. } = &mut self.kind {
+        if let LimitKind::Rate { window, .. } = &mut self.kind {
             *window = to;
         }
         self
     }
 
-    /// The same under another name.
+    /// Sets another name.
     ///
     /// ```
     /// # use tidegate_limit::Limit;
@@ -275,7 +275,7 @@ impl Limit {
         self
     }
 
-    /// What it does with a cost above all that ever fits.
+    /// What it does with a cost that is above its capacity.
     ///
     /// ```
     /// # use tidegate_limit::{Limit, Oversize};
@@ -284,14 +284,14 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn oversize(mut self, to: Oversize) -> Limit {
-        if let Kind::Rate { oversize, .. } = &mut self.kind {
+        if let LimitKind::Rate { oversize, .. } = &mut self.kind {
             *oversize = to;
         }
         self
     }
 
-    /// Writes what it is about to book to the gate's [journal](crate::journal), `batch` units ahead: a crash counts up
-    /// to so much too many, never too few. Zero: by each entry.
+    /// Writes what it is about to book to the gate's [journal](crate::journal), `batch` units ahead: after a crash, up to
+    /// `batch` units too many are counted, never too few. With zero, it writes for each entry.
     ///
     /// ```
     /// # use tidegate_limit::Limit;
@@ -300,7 +300,7 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn journaled(mut self, batch: u64) -> Limit {
-        if let Kind::Rate { journaled, .. } = &mut self.kind {
+        if let LimitKind::Rate { journaled, .. } = &mut self.kind {
             *journaled = Some(batch);
         }
         self
@@ -317,7 +317,7 @@ impl Limit {
         &self.name
     }
 
-    /// How much it lets through: at once, or in a window.
+    /// Its amount: at once, or per window.
     ///
     /// ```
     /// # use tidegate_limit::Limit;
@@ -328,7 +328,7 @@ impl Limit {
         self.amount
     }
 
-    /// The same with another amount.
+    /// Sets another amount.
     ///
     /// ```
     /// # use tidegate_limit::Limit;
@@ -340,7 +340,7 @@ impl Limit {
         self
     }
 
-    /// What a rate counts and over which window; `None` for concurrency.
+    /// What a rate counts, and its window; `None` for concurrency.
     ///
     /// ```
     /// # use tidegate_limit::{Dimension, Limit, Window};
@@ -350,12 +350,12 @@ impl Limit {
     #[must_use]
     pub fn rated(&self) -> Option<(Dimension, &Window)> {
         match &self.kind {
-            Kind::Concurrency | Kind::Found => None,
-            Kind::Rate { dimension, window, .. } => Some((*dimension, window)),
+            LimitKind::Concurrency | LimitKind::Found => None,
+            LimitKind::Rate { dimension, window, .. } => Some((*dimension, window)),
         }
     }
 
-    /// What it does with a cost above all that ever fits.
+    /// What it does with a cost that is above its capacity.
     ///
     /// ```
     /// # use tidegate_limit::{Limit, Oversize};
@@ -364,17 +364,17 @@ impl Limit {
     #[must_use]
     pub fn when_oversize(&self) -> Oversize {
         match &self.kind {
-            Kind::Concurrency | Kind::Found => Oversize::Refuse,
-            Kind::Rate { oversize, .. } => *oversize,
+            LimitKind::Concurrency | LimitKind::Found => Oversize::Refuse,
+            LimitKind::Rate { oversize, .. } => *oversize,
         }
     }
 
-    /// Makes the model, or says what is wrong with the configuration.
+    /// Creates the window's model, or returns an error of the configuration.
     pub(crate) fn model(&self, now: Moment, wall: Wall) -> Result<Option<Model>, ConfigError> {
         if self.amount == 0 {
             return Err(ConfigError::Zero { limit: self.name.clone() });
         }
-        let Kind::Rate { window, .. } = &self.kind else { return Ok(None) };
+        let LimitKind::Rate { window, .. } = &self.kind else { return Ok(None) };
         let checked = |length: Duration| match nanos_of(length) {
             0 | u64::MAX => Err(ConfigError::Window { limit: self.name.clone(), length }),
             nanos => Ok(nanos),
@@ -404,15 +404,15 @@ impl Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Concurrency => write!(f, "{}: {} at once", self.name, self.amount),
-            Kind::Found => write!(f, "{}: as much as the server takes", self.name),
-            Kind::Rate { dimension, window, .. } => {
+            LimitKind::Concurrency => write!(f, "{}: {} at once", self.name, self.amount),
+            LimitKind::Found => write!(f, "{}: as many as the server accepts", self.name),
+            LimitKind::Rate { dimension, window, .. } => {
                 write!(f, "{}: {} {dimension} ", self.name, self.amount)?;
                 match window {
                     Window::Strict(length) => write!(f, "in any {length:?}"),
                     Window::Bucket { per, .. } => write!(f, "flowing in during {per:?}"),
                     Window::Aligned(length) => write!(f, "in each {length:?} of the clock"),
-                    Window::Day(zone) => write!(f, "a day in {zone}"),
+                    Window::Day(zone) => write!(f, "per day in {zone}"),
                 }
             }
         }

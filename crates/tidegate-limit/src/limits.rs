@@ -1,5 +1,4 @@
-//! Layered limits: pure decisions at a given instant. No clock, no waiting. Called by the gate; see `gate.rs` for who
-//! waits.
+//! Layered limits: pure decisions at a given instant. No clock, no waiting. Called by the gate; see `gate.rs` for waiting.
 
 mod control;
 mod outcome;
@@ -12,18 +11,18 @@ use std::time::{Duration, SystemTime};
 use crate::cost::Cost;
 use crate::error::{ConfigError, EnterError};
 use crate::journal::{Reservation, Restored};
-use crate::learn::Ticket;
+use crate::learn::FinderTicket;
 use crate::ledger::Ledger;
-use crate::limit::{Kind, Limit};
+use crate::limit::{Limit, LimitKind};
 use crate::moment::{Moment, Wall, nanos_of, wall_nanos, wall_time};
 #[cfg(feature = "sqlite")]
 use crate::others::Taken;
-use crate::slot::{Count, MARKS, Slot, Withheld};
-use crate::window::{Model, Setting};
+use crate::slot::{MARKS, Slot, SlotCount, Withheld};
+use crate::window::{Model, WindowSetting};
 
 const LIMITS_MAX: usize = 1_000;
 
-/// A difference to the wall clock below this is drift and a slow look, not a clock that was set.
+/// A difference to the wall clock below this is drift or the time of the reading, not a clock that was set.
 const DRIFT_NANOS: i64 = 1_000_000;
 
 /// The place of a limit among those it was made with.
@@ -36,9 +35,9 @@ const DRIFT_NANOS: i64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub(crate) u16);
 
-/// Several limits, decided on at once: all of them grant, or none has counted anything.
+/// Several limits, decided on at once: all of them admit an entry, or none counts anything.
 ///
-/// Time is what the caller says it is, and never goes back: an earlier instant than one seen before is taken for that.
+/// The caller passes the time, which never goes back: an instant earlier than one seen before is treated as that one.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -48,7 +47,7 @@ pub struct LimitId(pub(crate) u16);
 /// let mut limits = Limits::new([Limit::rpm(2), Limit::tpm(1_000)], start, SystemTime::now()).unwrap();
 /// limits.admit(&Cost::tokens(900), start).unwrap();
 ///
-/// // There is a request left, but not the tokens; nothing is counted, and the answer is exact.
+/// // A request is left, but not the tokens: nothing is counted, and the denial has the exact instant.
 /// let later = start + Duration::from_secs(1);
 /// let denied = limits.admit(&Cost::tokens(200), later).unwrap_err();
 /// assert_eq!(limits.name(denied.limit), "tpm");
@@ -57,33 +56,33 @@ pub struct LimitId(pub(crate) u16);
 /// ```
 #[derive(Debug)]
 pub struct Limits {
-    /// In the order they were given; the one that finds limits is the last.
+    /// In the order in which they were given; the slot that finds limits is the last.
     slots: Vec<Slot>,
-    setting: Setting,
+    setting: WindowSetting,
     /// The latest instant seen.
     now: Moment,
 }
 
-/// What was booked for one entry: needed to settle it, to take it back, and to free its slots.
+/// What was booked for one entry. Needed to settle it, to take it back, and to free its slots.
 #[derive(Debug)]
 #[must_use = "slots are held until the booking is released"]
 pub struct Booking {
     pub(crate) at: Moment,
-    /// What buckets told when it was booked.
+    /// The marks that buckets returned when it was booked.
     pub(crate) marks: [Moment; MARKS],
     pub(crate) cost: Cost,
-    /// A limit was drained by it: how much that was is not known here.
+    /// It drained a limit, so less than `cost` was booked there.
     pub(crate) drained: bool,
-    /// What the finder knows it by.
-    pub(crate) ticket: Ticket,
+    /// Its ticket with the finder of limits.
+    pub(crate) ticket: FinderTicket,
 }
 
-/// Nothing was booked; this is why.
+/// Why nothing was booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// The limit that has to be waited for; the last of them.
+    /// The limit that blocks the entry; the one that blocks it longest if there are several.
     pub limit: LimitId,
-    /// Until when.
+    /// Until when it blocks the entry.
     pub until: Until,
 }
 
@@ -95,24 +94,24 @@ pub enum Until {
     At(Moment),
     /// When slots are released.
     Release,
-    /// When what is to be booked was written to the journal.
+    /// When the journal has written a reservation.
     Journal,
-    /// Never: the cost is above what the limit ever lets through.
+    /// Never: the cost is above what the limit ever admits.
     TooLarge,
-    /// Never, until the limit is resumed.
+    /// When the limit is resumed.
     Shut,
 }
 
 impl Booking {
     #[inline]
     fn new(cost: Cost, now: Moment) -> Booking {
-        Booking { at: now, marks: [Moment::ZERO; MARKS], cost, drained: false, ticket: Ticket::default() }
+        Booking { at: now, marks: [Moment::ZERO; MARKS], cost, drained: false, ticket: FinderTicket::default() }
     }
 }
 
 impl Until {
-    /// What has to be waited for last is told: what never comes, or else slots, time, the journal. Slots before time,
-    /// because nobody knows when they will be free.
+    /// The order in which denials are reported if several limits deny: what never comes, then slots, time, the journal.
+    /// Slots come before time because it is not known when they will be free.
     fn rank(self) -> (u8, Moment) {
         match self {
             Until::Journal => (0, Moment::ZERO),
@@ -125,10 +124,10 @@ impl Until {
 }
 
 impl Limits {
-    /// Limits as they are at `now`, when the wall clock shows `wall`.
+    /// Creates limits at `now`, when the wall clock shows `wall`.
     ///
     /// # Errors
-    /// [`ConfigError`] says which limit is impossible, and why.
+    /// [`ConfigError`] names the limit that is impossible, and why.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Limit, Limits, Moment}};
@@ -148,7 +147,7 @@ impl Limits {
             }
             let model = limit.model(now, wall)?;
             let count = match (limit.kind, model) {
-                (Kind::Rate { dimension, oversize, journaled, .. }, Some(model)) => Count::Rate {
+                (LimitKind::Rate { dimension, oversize, journaled, .. }, Some(model)) => SlotCount::Rate {
                     dimension,
                     mark: matches!(model, Model::Bucket(_)).then(|| marks.next()).flatten(),
                     model,
@@ -157,22 +156,22 @@ impl Limits {
                     withheld: Withheld::default(),
                     overdrawn: 0,
                 },
-                (Kind::Found, _) => {
+                (LimitKind::Found, _) => {
                     unstated = Some(limit.name);
                     continue;
                 }
-                _ => Count::Concurrency { amount: limit.amount, used: 0 },
+                _ => SlotCount::Concurrency { amount: limit.amount, used: 0 },
             };
             slots.push(Slot::new(limit.name, count));
         }
-        let mut limits = Limits { slots, setting: Setting { wall, margin: 0 }, now };
+        let mut limits = Limits { slots, setting: WindowSetting { wall, margin: 0 }, now };
         if let Some(name) = unstated {
             limits.find_unstated(name, now);
         }
         Ok(limits)
     }
 
-    /// The limit of that name.
+    /// Returns the limit of that name.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Limit, Limits, Moment}};
@@ -184,7 +183,7 @@ impl Limits {
         self.slots.iter().position(|slot| &*slot.name == name).map(|at| LimitId(at as u16))
     }
 
-    /// The name of a limit.
+    /// Returns the name of a limit.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Limit, Limits, Moment}};
@@ -208,7 +207,7 @@ impl Limits {
         &self.slots
     }
 
-    pub(crate) fn setting(&self) -> Setting {
+    pub(crate) fn setting(&self) -> WindowSetting {
         self.setting
     }
 
@@ -234,8 +233,8 @@ impl Limits {
     /// Books `cost` under every limit, or nothing at all.
     ///
     /// # Errors
-    /// [`Denied`] says which limit to wait for, and until when: the earliest instant at which this cost would be admitted
-    /// if nothing else were booked before.
+    /// [`Denied`] names the limit that blocks the entry, and until when: the earliest instant at which this cost would be
+    /// admitted if nothing else were booked before.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -249,7 +248,7 @@ impl Limits {
     pub fn admit(&mut self, cost: &Cost, now: Moment) -> Result<Booking, Denied> {
         let now = self.advance(now);
         let setting = self.setting;
-        // Nobody can say no after the only one said yes.
+        // With a single limit, no other can deny after it has booked.
         if let [only] = &mut self.slots[..] {
             let mut booking = Booking::new(cost.clone(), now);
             return if only.take(&mut booking, now, setting) { Ok(booking) } else { Err(self.denial(cost, now)) };
@@ -288,30 +287,30 @@ impl Limits {
     #[cold]
     fn denial(&mut self, cost: &Cost, now: Moment) -> Denied {
         let setting = self.setting;
-        // Whoever said no first, those after it have not been asked: what they remember may have passed.
+        // The slots after the first that denied have not been checked, so they may hold expired entries.
         self.slots.iter_mut().for_each(|slot| slot.expire(now, setting));
         let slots = self.slots.iter_mut().enumerate().rev();
         let answers = slots.filter_map(|(at, slot)| Some((at, slot.until(cost, now, setting)?)));
-        // Of equals the first, as they are listed.
-        let last = answers.max_by_key(|(_, until)| until.rank()).expect("somebody has denied it");
+        // Of equals the first: the iterator is reversed, and `max_by_key` returns the last.
+        let last = answers.max_by_key(|(_, until)| until.rank()).expect("a limit has denied it");
         Denied { limit: LimitId(last.0 as u16), until: last.1 }
     }
 
-    /// Whether `head`, who waits until `ready_at`, could still go then if `extra` were admitted now, and would find a
-    /// slot.
+    /// Returns whether `head`, which is due at `ready_at`, could still be admitted then and find a slot if `extra` were
+    /// admitted now.
     pub(crate) fn leaves_room(&self, head: &Cost, ready_at: Moment, extra: &Cost, now: Moment) -> bool {
         let setting = self.setting;
         self.slots.iter().all(|slot| match &slot.count {
-            Count::Concurrency { amount, used } => used.saturating_add(2) <= *amount,
-            Count::Rate { dimension, .. } => {
+            SlotCount::Concurrency { amount, used } => used.saturating_add(2) <= *amount,
+            SlotCount::Rate { dimension, .. } => {
                 slot.hold.is_open()
                     && slot.ready_at(head.of(*dimension), extra.of(*dimension), now, setting) <= ready_at
             }
-            Count::Found(finder) => slot.hold.is_open() && finder.has_room_to_spare(),
+            SlotCount::Found(finder) => slot.hold.is_open() && finder.has_room_to_spare(),
         })
     }
 
-    /// Gives the slots of an entry back. What it booked under rate limits stays booked.
+    /// Frees the slots of an entry. What it booked under rate limits stays booked.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
@@ -323,16 +322,16 @@ impl Limits {
     pub fn release(&mut self, booking: Booking) {
         for slot in &mut self.slots {
             match &mut slot.count {
-                Count::Concurrency { used, .. } => *used -= 1,
-                Count::Found(finder) => finder.ended(booking.ticket),
-                Count::Rate { .. } => {}
+                SlotCount::Concurrency { used, .. } => *used -= 1,
+                SlotCount::Found(finder) => finder.ended(booking.ticket),
+                SlotCount::Rate { .. } => {}
             }
         }
         drop(booking);
     }
 
-    /// The entry cost `actual`, not what was booked for it. Less: the difference is taken off where it was booked. More:
-    /// the rest is booked now, and a window may be exceeded by that, which nobody declared.
+    /// Replaces what was booked for an entry by its actual cost. If that is less, the difference is removed where it was
+    /// booked. If it is more, the rest is booked now, and may exceed a window, because it was not declared.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
@@ -350,7 +349,7 @@ impl Limits {
         booking.cost = actual;
     }
 
-    /// The entry never happened: takes back what it booked under rate limits. Its slots are given back by
+    /// Takes back what an entry booked under rate limits, because it was not used. Its slots are freed by
     /// [`release`](Self::release).
     ///
     /// ```
@@ -368,7 +367,7 @@ impl Limits {
         self.settle(booking, Cost::nothing(), now);
     }
 
-    /// The entry happens only now, later than it was booked, and counts from now on.
+    /// Makes an entry count from `now` on instead of from when it was booked, because it is used only now.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -382,7 +381,7 @@ impl Limits {
     pub fn restamp(&mut self, booking: &mut Booking, now: Moment) {
         let now = self.advance(now);
         for slot in &mut self.slots {
-            if let Count::Rate { dimension, model, mark, ledger, .. } = &mut slot.count {
+            if let SlotCount::Rate { dimension, model, mark, ledger, .. } = &mut slot.count {
                 let amount = booking.cost.of(*dimension).min(model.capacity());
                 if amount > 0 {
                     model.expire(now, self.setting);
@@ -403,8 +402,8 @@ impl Limits {
         }
     }
 
-    /// How long an entry of a strict limit counts beyond its window, from now on: a server counts arrivals, and the way
-    /// there does not always take the same time.
+    /// Sets how long an entry of a strict limit counts beyond its window. A server counts requests as they arrive, and
+    /// requests take different times to arrive.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -418,8 +417,8 @@ impl Limits {
         self.setting.margin = nanos_of(margin);
     }
 
-    /// The wall clock shows `wall` at `now`. Calendar windows follow it; if it went back they count on, and give nothing
-    /// back.
+    /// Sets the wall clock to `wall` at `now`, for calendar windows. If the clock went back, they continue to count and give
+    /// nothing back.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -438,7 +437,7 @@ impl Limits {
         }
         self.setting.wall = wall;
         for slot in &mut self.slots {
-            if let Count::Rate { model, .. } = &mut slot.count {
+            if let SlotCount::Rate { model, .. } = &mut slot.count {
                 model.wall_moved(now, wall);
             }
         }
@@ -448,17 +447,17 @@ impl Limits {
     pub(crate) fn restore(&mut self, restored: &Restored, now: Moment) {
         let Some(limit) = self.find(&restored.limit) else { return };
         let (setting, until) = (self.setting, wall_nanos(restored.until));
-        let Count::Rate { model, .. } = &mut self.slot_mut(limit).count else { return };
+        let SlotCount::Rate { model, .. } = &mut self.slot_mut(limit).count else { return };
         model.expire(now, setting);
         match model {
             Model::Calendar(calendar) => {
-                // What lies ahead was written by a clock that has been set back since: not to count it could only be too
-                // little.
+                // An entry in the future was written by a clock that has been set back since. It is counted, which is the
+                // safe side.
                 if until >= calendar.begins() {
                     calendar.book(restored.amount);
                 }
             }
-            // The past before the beginning of time counts from the beginning: later than it was.
+            // A moment before `Moment::ZERO` becomes `Moment::ZERO`, which is later, so on the safe side.
             Model::Strict(log) => {
                 let at = setting.wall.moment(until).min(now);
                 log.book(restored.amount, at);
@@ -471,40 +470,41 @@ impl Limits {
         }
     }
 
-    /// Counts what other runs have in the journal. Returns `false` if the limit is not journaled, or there is none of that
-    /// name.
+    /// Counts what other runs have reserved in the journal. Returns `false` if there is no journaled limit of that name.
     #[cfg(feature = "sqlite")]
     pub(crate) fn begin_beside(&mut self, limit: &str, taken: &[Taken], now: Moment) -> bool {
         let setting = self.setting;
         let Some(limit) = self.find(limit) else { return false };
-        let Count::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return false };
+        let SlotCount::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return false };
         ledger.begin_beside(taken, model, now, setting.wall);
         true
     }
 
-    /// Returns how much of the reservation that `limit` asked for may be written, with `taken` in the journal by others.
+    /// Returns how much of the reservation for `limit` may be written when other runs have `taken` in the journal.
     #[cfg(feature = "sqlite")]
     pub(crate) fn grant(&mut self, limit: LimitId, taken: &[Taken], now: Moment) -> Option<u64> {
         let now = self.advance(now);
         let setting = self.setting;
-        let Count::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return None };
+        let SlotCount::Rate { model, ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count else { return None };
         model.expire(now, setting);
         ledger.grant(taken, model, now, setting)
     }
 
-    /// What has to be written down before `cost` can be booked under `limit`; nothing if that is under way.
+    /// Returns the reservation that has to be written before `cost` can be booked under `limit`, or `None` if one is being
+    /// written.
     pub(crate) fn reserve(&mut self, limit: LimitId, cost: &Cost, now: Moment) -> Option<Reservation> {
         let setting = self.setting;
         let slot = self.slot_mut(limit);
-        let Count::Rate { dimension, model, ledger: Some(ledger), .. } = &mut slot.count else { return None };
+        let SlotCount::Rate { dimension, model, ledger: Some(ledger), .. } = &mut slot.count else { return None };
         let amount = cost.of(*dimension).min(model.capacity());
         ledger.reserve(&slot.name, amount, model, now, setting.wall)
     }
 
-    /// Why somebody of that cost is refused when a reservation could not be written, if it concerns him.
+    /// Returns the error of an entry of that cost when a reservation for `limit` could not be written, or `None` if the
+    /// entry does not depend on that limit.
     pub(crate) fn unwritten(&self, limit: LimitId, cost: &Cost, reason: &Arc<str>) -> Option<EnterError> {
         let slot = self.slot(limit);
-        let Count::Rate { dimension, .. } = &slot.count else { return None };
+        let SlotCount::Rate { dimension, .. } = &slot.count else { return None };
         let limit = Arc::clone(&slot.name);
         (cost.of(*dimension) > 0).then(|| EnterError::Journal { limit, reason: Arc::clone(reason) })
     }
@@ -513,18 +513,18 @@ impl Limits {
     pub(crate) fn expire(&mut self, now: Moment) {
         let now = self.advance(now);
         for slot in &mut self.slots {
-            if let Count::Rate { model, .. } = &mut slot.count {
+            if let SlotCount::Rate { model, .. } = &mut slot.count {
                 model.expire(now, self.setting);
             }
         }
     }
 
-    /// What has to be written down because it was booked without having been reserved.
+    /// Returns the reservations for what was booked without having been reserved.
     pub(crate) fn overdrafts(&mut self, now: Moment) -> Vec<(LimitId, Reservation)> {
         let setting = self.setting;
         let mut asked = Vec::new();
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            if let Count::Rate { ledger: Some(ledger), model, .. } = &mut slot.count
+            if let SlotCount::Rate { ledger: Some(ledger), model, .. } = &mut slot.count
                 && ledger.is_overdrawn()
             {
                 let reservation = ledger.reserve(&slot.name, 0, model, now, setting.wall);
@@ -534,19 +534,19 @@ impl Limits {
         asked
     }
 
-    /// The reservation under way was written, or was not.
+    /// Reports that the reservation was written, or that it could not be.
     pub(crate) fn reserved(&mut self, limit: LimitId, written: bool) {
-        if let Count::Rate { ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count {
+        if let SlotCount::Rate { ledger: Some(ledger), .. } = &mut self.slot_mut(limit).count {
             ledger.reserved(written);
         }
     }
 
-    /// What became of the reservations that are open, to be written down at the end.
+    /// Returns what was used of the open reservations, to be written at the end.
     pub(crate) fn settle_ledgers(&mut self, now: Moment) -> Vec<(LimitId, Reservation)> {
         let setting = self.setting;
         let mut settled = Vec::new();
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            if let Count::Rate { ledger: Some(ledger), model, .. } = &mut slot.count {
+            if let SlotCount::Rate { ledger: Some(ledger), model, .. } = &mut slot.count {
                 let last = ledger.close(&slot.name, model, now, setting.wall);
                 settled.extend(last.map(|last| (LimitId(at as u16), last)));
             }

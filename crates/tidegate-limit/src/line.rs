@@ -1,5 +1,5 @@
-//! Who waits: a line a scope, and the scopes whose first in line could go as far as their scope is concerned, by arrival.
-//! Plain values over indices; nothing here decides.
+//! The entries that wait: a line per scope, and an index of the scopes that have both room and a waiting entry, by the
+//! arrival of the first. Plain values over indices; `pump.rs` decides.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::moment::Moment;
 
 const NONE: u32 = u32::MAX;
 
-/// The scope of those who have none.
+/// The scope of entries without one.
 pub(crate) const UNSCOPED: ScopeId = ScopeId(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,45 +24,45 @@ pub(crate) struct WaiterId(u32);
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) scope: ScopeId,
-    /// Counted up; who came first has the lower one.
+    /// Increases with each entry that joins a line.
     pub(crate) arrival: u64,
     pub(crate) since: Moment,
     pub(crate) cost: Cost,
-    /// How often somebody who came later was let in first while this was the first in line.
+    /// How often a later entry was admitted while this was the first in line.
     pub(crate) passed: u32,
-    pub(crate) fate: Fate,
+    pub(crate) fate: WaiterFate,
     before: u32,
     after: u32,
 }
 
-/// What has become of somebody in line.
+/// The state of an entry that joined a line.
 #[derive(Debug)]
-pub(crate) enum Fate {
+pub(crate) enum WaiterFate {
     /// In line.
     Waiting(Waker),
-    /// Out of line; a lease waits to be fetched.
+    /// Out of line; its future has not taken the lease yet.
     Granted(Booking),
-    /// Out of line; there will be none.
+    /// Out of line, refused.
     Refused(EnterError),
 }
 
 #[derive(Debug)]
-pub(crate) struct Scope {
+pub(crate) struct LineScope {
     pub(crate) name: Arc<str>,
     pub(crate) cap: u64,
     pub(crate) used: u64,
     pub(crate) peak: u64,
     pub(crate) waiting: usize,
     pub(crate) granted: u64,
-    /// Nobody can enter it any more; it goes when the last has left.
+    /// Its last handle was dropped. It is removed with its last lease.
     abandoned: bool,
     first: u32,
     last: u32,
-    /// The key under which it is in `eligible`.
+    /// Its key in `Line::eligible`, if it is there.
     eligible: Option<u64>,
 }
 
-impl Scope {
+impl LineScope {
     pub(crate) fn has_room(&self) -> bool {
         self.used < self.cap
     }
@@ -72,9 +72,9 @@ impl Scope {
 pub(crate) struct Line {
     waiters: Vec<Option<Waiter>>,
     free_waiters: Vec<u32>,
-    scopes: Vec<Option<Scope>>,
+    scopes: Vec<Option<LineScope>>,
     free_scopes: Vec<u32>,
-    /// Scopes with room and somebody in line, by the arrival of the first.
+    /// Scopes with room and a waiting entry, by the arrival of the first.
     eligible: BTreeSet<(u64, ScopeId)>,
     arrivals: u64,
     waiting: usize,
@@ -97,7 +97,7 @@ impl Line {
     }
 
     pub(crate) fn add_scope(&mut self, name: Arc<str>, cap: u64) -> ScopeId {
-        let scope = Scope {
+        let scope = LineScope {
             name,
             cap,
             used: 0,
@@ -121,16 +121,16 @@ impl Line {
         }
     }
 
-    pub(crate) fn scope(&self, id: ScopeId) -> &Scope {
-        self.scopes[id.0 as usize].as_ref().expect("a scope is kept while somebody has its id")
+    pub(crate) fn scope(&self, id: ScopeId) -> &LineScope {
+        self.scopes[id.0 as usize].as_ref().expect("a scope is kept while its id is in use")
     }
 
     #[inline]
-    fn scope_mut(&mut self, id: ScopeId) -> &mut Scope {
-        self.scopes[id.0 as usize].as_mut().expect("a scope is kept while somebody has its id")
+    fn scope_mut(&mut self, id: ScopeId) -> &mut LineScope {
+        self.scopes[id.0 as usize].as_mut().expect("a scope is kept while its id is in use")
     }
 
-    pub(crate) fn scopes(&self) -> impl Iterator<Item = &Scope> {
+    pub(crate) fn scopes(&self) -> impl Iterator<Item = &LineScope> {
         self.scopes.iter().flatten()
     }
 
@@ -139,7 +139,7 @@ impl Line {
         self.refresh(id);
     }
 
-    /// The last handle is gone, and with it every future that waits in the scope; leases may remain.
+    /// The last handle was dropped, so no future waits in the scope; leases may remain.
     pub(crate) fn abandon(&mut self, id: ScopeId) {
         self.scope_mut(id).abandoned = true;
         self.remove_if_done(id);
@@ -153,7 +153,7 @@ impl Line {
         }
     }
 
-    /// Somebody takes a slot of the scope.
+    /// Takes a slot of the scope.
     #[inline]
     pub(crate) fn take(&mut self, id: ScopeId) {
         let scope = self.scope_mut(id);
@@ -165,7 +165,7 @@ impl Line {
         }
     }
 
-    /// And gives it back.
+    /// Frees a slot of the scope.
     #[inline]
     pub(crate) fn give_back(&mut self, id: ScopeId) {
         let scope = self.scope_mut(id);
@@ -181,7 +181,7 @@ impl Line {
         self.waiting
     }
 
-    /// Whether somebody in line could go as far as his scope is concerned.
+    /// Returns whether an entry waits whose scope has room.
     #[inline]
     pub(crate) fn any_eligible(&self) -> bool {
         !self.eligible.is_empty()
@@ -196,7 +196,7 @@ impl Line {
             since: now,
             cost,
             passed: 0,
-            fate: Fate::Waiting(waker),
+            fate: WaiterFate::Waiting(waker),
             before,
             after: NONE,
         };
@@ -224,23 +224,23 @@ impl Line {
     }
 
     fn waiter_at(&mut self, at: u32) -> &mut Waiter {
-        self.waiters[at as usize].as_mut().expect("somebody is there")
+        self.waiters[at as usize].as_mut().expect("the entry exists")
     }
 
     pub(crate) fn waiter(&self, id: WaiterId) -> &Waiter {
-        self.waiters[id.0 as usize].as_ref().expect("somebody is there until his future is done with")
+        self.waiters[id.0 as usize].as_ref().expect("an entry exists until its future is done")
     }
 
     pub(crate) fn waiter_mut(&mut self, id: WaiterId) -> &mut Waiter {
         self.waiter_at(id.0)
     }
 
-    /// Takes somebody out of line and seals his fate; the waker that tells him.
-    pub(crate) fn decide(&mut self, id: WaiterId, fate: Fate) -> Option<Waker> {
+    /// Takes an entry out of line with `fate`. Returns the waker to wake.
+    pub(crate) fn decide(&mut self, id: WaiterId, fate: WaiterFate) -> Option<Waker> {
         self.unlink(id);
         let waiter = self.waiter_mut(id);
         match std::mem::replace(&mut waiter.fate, fate) {
-            Fate::Waiting(waker) => Some(waker),
+            WaiterFate::Waiting(waker) => Some(waker),
             _ => None,
         }
     }
@@ -261,22 +261,22 @@ impl Line {
         self.refresh(scope);
     }
 
-    /// The future is done with: what became of it. In line, it leaves.
+    /// Removes an entry whose future is done, from the line as well if it waits.
     pub(crate) fn leave(&mut self, id: WaiterId) -> Waiter {
-        if matches!(self.waiter(id).fate, Fate::Waiting(_)) {
+        if matches!(self.waiter(id).fate, WaiterFate::Waiting(_)) {
             self.unlink(id);
         }
-        let waiter = self.waiters[id.0 as usize].take().expect("somebody is there");
+        let waiter = self.waiters[id.0 as usize].take().expect("the entry exists");
         self.free_waiters.push(id.0);
         if self.waiters.len() == self.free_waiters.len() && self.waiters.len() > 1024 {
-            // A crowd has gone; so may its memory.
+            // Frees the memory of a long line when it is empty.
             self.waiters = Vec::new();
             self.free_waiters = Vec::new();
         }
         waiter
     }
 
-    /// Keeps `eligible` true to what it says.
+    /// Updates the scope's key in `eligible`.
     fn refresh(&mut self, id: ScopeId) {
         let scope = self.scope(id);
         let key = (scope.first != NONE && scope.has_room())
@@ -293,16 +293,16 @@ impl Line {
         }
     }
 
-    /// The first of all who could go as far as their scopes are concerned.
+    /// Returns the first entry, by arrival, whose scope has room.
     pub(crate) fn head(&self) -> Option<WaiterId> {
         let (_, scope) = self.eligible.first()?;
         Some(WaiterId(self.scope(*scope).first))
     }
 
-    /// The `count` that come after the head, by arrival, into `into`.
+    /// Puts the `count` entries after the head, by arrival, into `into`.
     pub(crate) fn after_head(&self, count: usize, into: &mut Vec<WaiterId>) {
         into.clear();
-        // Of each of the first scopes, who is next; of those, who came first.
+        // Merges the lines of the first scopes: takes the earliest of their next entries each time.
         let mut next: Vec<u32> = self.eligible.iter().take(count + 1).map(|(_, id)| self.scope(*id).first).collect();
         let waiter = |at: u32| self.waiters[at as usize].as_ref().expect("in line");
         for taken in 0..=count {
@@ -318,10 +318,10 @@ impl Line {
         }
     }
 
-    /// Everybody in line.
-    pub(crate) fn everybody(&self) -> Vec<WaiterId> {
+    /// Returns the entries in line, in no particular order.
+    pub(crate) fn all_waiters(&self) -> Vec<WaiterId> {
         let in_line = |(at, waiter): (usize, &Option<Waiter>)| match waiter {
-            Some(Waiter { fate: Fate::Waiting(_), .. }) => Some(WaiterId(at as u32)),
+            Some(Waiter { fate: WaiterFate::Waiting(_), .. }) => Some(WaiterId(at as u32)),
             _ => None,
         };
         self.waiters.iter().enumerate().filter_map(in_line).collect()
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_who_came_first_to_a_scope_with_room() {
+    fn the_head_is_the_first_waiter_of_a_scope_with_room() {
         let mut line = Line::new();
         let (a, b) = (line.add_scope("a".into(), 1), line.add_scope("b".into(), 1));
         let (first, second, third) = (join(&mut line, a), join(&mut line, b), join(&mut line, a));

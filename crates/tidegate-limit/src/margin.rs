@@ -1,37 +1,37 @@
-//! The margin for the wire. A strict server counts arrivals: if one request takes longer on its way than a later one,
-//! they arrive closer together than they left. Pure: samples in, a margin out.
+//! The margin for the time on the wire. A strict server counts requests as they arrive. If a request takes longer to arrive
+//! than a later one, the two arrive closer together than they were sent. Pure: samples in, a margin out.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::moment::{Moment, nanos_of};
 
-/// Of a window, the share that may be given to the wire.
+/// The largest margin as a share of the window.
 const SHARE: u32 = 40;
 
-/// Parts of a window that the largest lateness is kept for, one by one.
+/// The number of parts of a window for each of which the slowest answer is kept.
 const SLOTS_PER_WINDOW: u64 = 8;
 
-/// One more than there are in a window: they cover every entry that is still in it.
+/// One more than the parts of a window, to cover every entry that is still in it.
 const SLOTS: usize = SLOTS_PER_WINDOW as usize + 1;
 
-/// What is added to the largest lateness: what was seen so far is seldom the worst there is.
+/// Added to the largest difference, because a later answer may be slower than all so far.
 const MORE: Duration = Duration::from_millis(2);
 
-/// By how much the slowest answers of the last window were later than the fastest ever, within bounds.
+/// The difference between the slowest answer of the last window and the fastest ever, within bounds.
 ///
-/// An entry that the server stamped late stays in its window longer than in ours. All that are still in the window are
-/// covered, and no longer: nothing fades, and a refusal changes nothing.
+/// A request that arrived late stays longer in the server's window than in the local one. The margin covers all requests
+/// that are still in the window, and no earlier ones: samples do not fade, and a refusal changes nothing.
 ///
-/// Answers differ by what the server computed as well as by the wire, and the two cannot be told apart here. So that long
-/// answers do not cost a short window its quota, the margin is at most a fortieth of the window.
+/// The difference includes the time that the server computes, which cannot be separated from the time on the wire. So the
+/// margin is at most a fortieth of the window, to keep long answers from using up a short window.
 #[derive(Clone, Debug)]
 pub(crate) struct Margin {
     floor: u64,
     ceiling: u64,
-    /// The length of a slot.
+    /// The length of a part of the window.
     slot: u64,
-    /// The least time from sent to answered, in nanoseconds.
+    /// The shortest time from sent to answered, in nanoseconds.
     fastest: u64,
     /// The number of the last slot with a sample.
     last: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Margin {
 }
 
 impl Margin {
-    /// Within `bounds`, for limits whose shortest strict window is that long.
+    /// Creates a margin within `bounds` for limits with this shortest strict window.
     pub(crate) fn new(bounds: &RangeInclusive<Duration>, window: Option<Duration>) -> Margin {
         let floor = nanos_of(*bounds.start());
         let ceiling = nanos_of(*bounds.end()).max(floor);
@@ -48,18 +48,18 @@ impl Margin {
         Margin { floor, ceiling, slot, fastest: u64::MAX, last: 0, slowest: [0; SLOTS] }
     }
 
-    /// The same, at most a fortieth of the window.
+    /// Limits the margin to a fortieth of the window.
     pub(crate) fn of_window(self, window: Duration) -> Margin {
         let ceiling = nanos_of(window / SHARE).clamp(self.floor, self.ceiling);
         Margin { ceiling, ..self }
     }
 
-    /// An answer came at `now`, `took` after its request was sent.
+    /// Adds an answer that arrived at `now`, `took` after its request was sent.
     pub(crate) fn sample(&mut self, took: Duration, now: Moment) {
         let took = nanos_of(took);
         self.fastest = self.fastest.min(took);
         let number = (now.as_nanos() / self.slot).max(self.last);
-        // Slots that were skipped have no samples, and what is in their places is too old.
+        // Slots that were skipped have no samples: their values are from an earlier window.
         for skipped in (self.last + 1..=number).rev().take(SLOTS) {
             self.slowest[place(skipped)] = 0;
         }

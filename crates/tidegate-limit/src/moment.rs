@@ -1,10 +1,9 @@
-//! Time as the limits see it: nanoseconds on a monotonic scale, and where the wall clock stands beside it. Nothing here
-//! asks a clock.
+//! Time in the limits: nanoseconds on a monotonic scale, and the offset of the wall clock. Nothing here reads a clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// An instant: nanoseconds since a beginning that whoever passes it has chosen. A gate counts from its first look at the
-/// clock; a simulation may start at zero.
+/// An instant: nanoseconds since a beginning that the caller chooses. A gate counts from 72 hours before it was built; a
+/// simulation may start at zero.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,10 +19,10 @@ pub struct Moment(u64);
 impl Moment {
     /// The beginning.
     pub const ZERO: Moment = Moment(0);
-    /// Later than everything: 584 years.
+    /// The latest moment: after 584 years.
     pub const NEVER: Moment = Moment(u64::MAX);
 
-    /// So many nanoseconds after the beginning.
+    /// Creates the moment `nanos` nanoseconds after the beginning.
     ///
     /// ```
     /// # use tidegate_limit::Moment;
@@ -34,7 +33,7 @@ impl Moment {
         Moment(nanos)
     }
 
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the beginning.
     ///
     /// ```
     /// # use tidegate_limit::Moment;
@@ -45,7 +44,7 @@ impl Moment {
         self.0
     }
 
-    /// The time from `earlier` to this; zero if that is not earlier.
+    /// Returns the time from `earlier` to this; zero if `earlier` is not earlier.
     ///
     /// ```
     /// # use tidegate_limit::Moment;
@@ -66,7 +65,7 @@ impl Moment {
         Moment(self.0.saturating_sub(nanos_of(duration)))
     }
 
-    /// The time between the two, whichever is earlier.
+    /// Returns the time between the two, in either order.
     pub(crate) fn distance(self, other: Moment) -> Duration {
         Duration::from_nanos(self.0.abs_diff(other.0))
     }
@@ -81,13 +80,13 @@ impl std::ops::Add<Duration> for Moment {
     }
 }
 
-/// What does not fit (584 years) is as good as for ever.
+/// Converts to nanoseconds. Saturates after 584 years.
 #[inline]
 pub(crate) fn nanos_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds since 1970 on the wall clock; before that and after 2262 the nearest that fits.
+/// Nanoseconds since 1970 on the wall clock. Saturates before 1678 and after 2262.
 pub(crate) type WallNanos = i64;
 
 pub(crate) fn wall_nanos(at: SystemTime) -> WallNanos {
@@ -102,7 +101,7 @@ pub(crate) fn wall_time(at: WallNanos) -> SystemTime {
     if at >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
-/// Where the wall clock stands beside the monotonic one. Between two looks at it, it is taken to run at the same pace.
+/// The offset of the wall clock from the monotonic one. Between two readings, both are assumed to run at the same pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wall {
     /// Wall clock minus monotonic time.
@@ -118,7 +117,7 @@ impl Wall {
         saturating_i64(moment.0).saturating_add(self.offset)
     }
 
-    /// The moment at which the wall clock will show `wall`; what lies before the beginning is the beginning.
+    /// Returns the moment at which the wall clock shows `wall`; the beginning if that is earlier.
     pub(crate) fn moment(self, wall: WallNanos) -> Moment {
         Moment(u64::try_from(wall.saturating_sub(self.offset)).unwrap_or(0))
     }

@@ -12,17 +12,16 @@ use tidegate_loop::{LoopHandle, OnLoop, RemoteHandle, TimerHandle};
 use crate::timer::Timer;
 use crate::wanted::Wanted;
 
-/// What the wall clock of a loop in virtual time shows at first, unless told otherwise: the same in every run.
-/// 2026-01-01T00:00:00Z.
+/// The default start of the wall clock on a loop in virtual time, 2026-01-01T00:00:00Z: the same in every run.
 const VIRTUAL_START: Duration = Duration::from_secs(1_767_225_600);
 
 /// The timers of tidegate's loops.
 ///
-/// The loop that waits at the gate rings. If several do, on as many threads, a thread of the gate's own rings instead,
-/// because a loop that armed an alarm may be stopped, or busy, while others wait for it; likewise when the loop that is
-/// to ring is closed.
+/// The alarm is armed on the loop whose tasks wait at the gate. If tasks of several loops wait, on different threads, a
+/// thread of the gate has the alarm instead, because one loop may be stopped or busy while tasks of another wait. The same
+/// happens when the loop with the alarm is closed.
 ///
-/// In virtual time the wall clock starts at a fixed instant and goes with the loop. A gate can be used on one loop in
+/// In virtual time the wall clock starts at a fixed instant and advances with the loop. A gate can be used on one loop in
 /// virtual time at a time.
 ///
 /// ```
@@ -44,28 +43,28 @@ const VIRTUAL_START: Duration = Duration::from_secs(1_767_225_600);
 /// ```
 pub struct LoopTimer {
     wanted: Arc<Wanted>,
-    home: Mutex<Option<Arc<Home>>>,
+    home: Mutex<Option<Arc<TimerHome>>>,
     virtual_start: SystemTime,
-    /// Where the virtual wall clock started.
+    /// The start of the virtual wall clock.
     virtual_from: Mutex<Option<Instant>>,
     is_virtual: AtomicBool,
 }
 
-/// The loop that rings.
-struct Home {
-    armed: OnLoop<Armed>,
+/// The loop that has the alarm.
+struct TimerHome {
+    armed: OnLoop<ArmedTimer>,
     remote: RemoteHandle,
     /// The loop has been closed.
     gone: Arc<AtomicBool>,
 }
 
-/// Lives on its loop, and goes with it.
-struct Armed {
+/// Stays on its loop, and is dropped with it.
+struct ArmedTimer {
     handle: Cell<Option<TimerHandle>>,
     gone: Arc<AtomicBool>,
 }
 
-impl Armed {
+impl ArmedTimer {
     fn set(&self, wanted: &Arc<Wanted>) {
         let Some(current) = LoopHandle::try_current().filter(|current| !current.is_closed()) else { return };
         let ring = wanted.ring(!current.is_virtual());
@@ -76,7 +75,7 @@ impl Armed {
     }
 }
 
-impl Drop for Armed {
+impl Drop for ArmedTimer {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::Release);
         if let Some(handle) = self.handle.take() {
@@ -86,7 +85,7 @@ impl Drop for Armed {
 }
 
 impl LoopTimer {
-    /// For a new gate; what [`Gate::builder`](crate::Gate::builder) takes by default.
+    /// Creates a timer for a new gate; the default of [`Gate::builder`](crate::Gate::builder).
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit, LoopTimer};
@@ -104,7 +103,7 @@ impl LoopTimer {
         }
     }
 
-    /// What the wall clock shows when it is first looked at in virtual time.
+    /// Sets the wall clock's time at its first reading in virtual time.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::LoopTimer};
@@ -117,12 +116,13 @@ impl LoopTimer {
         self
     }
 
-    fn home(&self) -> MutexGuard<'_, Option<Arc<Home>>> {
+    fn home(&self) -> MutexGuard<'_, Option<Arc<TimerHome>>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop that rings, if this is it or nobody knows better; if another one runs here, the thread takes over.
-    fn settle_home(&self) -> Option<Arc<Home>> {
+    /// Returns the loop that has the alarm; the running one if none has it yet. If another loop runs here, or none does and
+    /// none has it, the thread takes the alarm over.
+    fn settle_home(&self) -> Option<Arc<TimerHome>> {
         let known = self.home().clone().filter(|home| !home.gone.load(Ordering::Acquire));
         let current = LoopHandle::try_current().filter(|current| !current.is_closed());
         match (known, current) {
@@ -136,8 +136,8 @@ impl LoopTimer {
             }
             (None, Some(current)) => {
                 let gone = Arc::new(AtomicBool::new(false));
-                let armed = OnLoop::new(Armed { handle: Cell::new(None), gone: Arc::clone(&gone) });
-                let home = Arc::new(Home { armed, remote: current.remote(), gone });
+                let armed = OnLoop::new(ArmedTimer { handle: Cell::new(None), gone: Arc::clone(&gone) });
+                let home = Arc::new(TimerHome { armed, remote: current.remote(), gone });
                 let before = self.home().replace(Arc::clone(&home));
                 drop(before);
                 Some(home)
@@ -151,7 +151,7 @@ impl LoopTimer {
 
     fn move_to_thread(&self) {
         self.wanted.move_to_thread();
-        // Its alarm is cancelled with it, on its loop.
+        // Dropping it, which happens on its loop, cancels its alarm.
         let before = self.home().take();
         drop(before);
     }

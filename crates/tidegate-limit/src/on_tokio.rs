@@ -14,8 +14,8 @@ use crate::wanted::Wanted;
 /// Alarms on the tokio runtime that waits at the gate, which must have its time driver enabled. Tokio's timers are
 /// exact to a millisecond; where that is too coarse, [`ThreadTimer`](crate::ThreadTimer) is exact.
 ///
-/// If several current-thread runtimes share the gate, or the runtime that is to ring is gone, a thread of the gate's own
-/// rings instead. When tokio's clock is paused for a test, give the gate a margin of zero.
+/// If several current-thread runtimes share the gate, or the runtime with the alarm has ended, a thread of the gate has the
+/// alarm instead. In a test with tokio's clock paused, set the gate's margin to zero.
 ///
 /// ```
 /// use tidegate_limit::{Cost, Gate, Limit, TokioTimer};
@@ -28,17 +28,17 @@ use crate::wanted::Wanted;
 /// ```
 pub struct TokioTimer {
     wanted: Arc<Wanted>,
-    home: Mutex<Home>,
+    home: Mutex<TimerHome>,
 }
 
 #[derive(Default)]
-struct Home {
+struct TimerHome {
     runtime: Option<(Id, Handle)>,
     task: Option<AbortHandle>,
 }
 
 impl TokioTimer {
-    /// For a new gate.
+    /// Creates a timer for a new gate.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit, TokioTimer};
@@ -50,7 +50,7 @@ impl TokioTimer {
         TokioTimer { wanted: Wanted::new(), home: Mutex::default() }
     }
 
-    /// The runtime that rings: one that runs by itself, or the only one there is.
+    /// Returns the runtime for the alarm: a multi-threaded one, or the only current-thread one.
     fn settle_home(&self) -> Option<Handle> {
         let current = Handle::try_current().ok();
         let mut home = self.home.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,70 +1,69 @@
-//! What other runs have reserved under the same limit, as the journal last said: earlier runs, and those of other processes
-//! now. Pure; see `journal.rs` for how it is read.
+//! What other runs have reserved under the same limit, as last read from the journal: earlier runs, and other processes.
+//! Pure; see `journal.rs` for the reading.
 
-#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "without a store there are no others"))]
+#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "other runs are known only with a store"))]
 
 use crate::moment::{Moment, Wall, WallNanos};
-use crate::window::{Model, Setting};
+use crate::window::{Model, WindowSetting};
 
-/// How often the journal is read again while only the others leave no room, as a share of the window.
+/// How often per window the journal is read again while only other runs leave no room.
 const READS_PER_WINDOW: u64 = 60;
 
 /// The bounds of that interval.
 const READ_AGAIN_NANOS: (u64, u64) = (250_000_000, 10_000_000_000);
 
-/// A reservation of another run, as it is in the journal.
+/// A reservation of another run, as in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The run and the serial number.
     pub(crate) id: (i64, i64),
     pub(crate) amount: u64,
-    /// All of it was booked before that.
+    /// The instant before which all of it was booked.
     pub(crate) until: WallNanos,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Others {
-    /// By `at`.
-    rows: Vec<Row>,
+    /// In the order of `at`.
+    rows: Vec<OthersRow>,
     read_at: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct OthersRow {
     id: (i64, i64),
     amount: u64,
     until: WallNanos,
-    /// The moment of `until` by the wall clock as it was when the row was seen first: a clock that is set later does not move
-    /// it.
+    /// The moment of `until`, computed when the row was first read. Setting the wall clock later does not move it.
     at: Moment,
-    /// What the bucket returned when this was booked in it.
+    /// The mark that the bucket returned when this was booked in it.
     mark: Moment,
 }
 
 impl Others {
-    /// Replaces what was known by what the journal has now. A bucket books it, other windows count it beside their own. A
-    /// sliding window counts on what the journal no longer has, until it leaves: the clock may have been set ahead.
-    /// `lasts`: the longest that a reservation of a sliding window can be open.
+    /// Replaces the rows by those that the journal has now. They are booked in a bucket; other windows count them beside
+    /// their own bookings. A sliding window also counts a row that the journal no longer has until that leaves the window,
+    /// because the clock may have been set ahead. `lasts` is the longest duration of a reservation of a sliding window.
     pub(crate) fn refresh(&mut self, taken: &[Taken], lasts: u64, model: &mut Model, now: Moment, wall: Wall) {
         let mut known = std::mem::take(&mut self.rows);
         known.sort_unstable_by_key(|row| row.id);
         let is_first = self.read_at.is_none();
         self.rows.extend(taken.iter().map(|taken| {
             let before = known.binary_search_by_key(&taken.id, |row| row.id).ok().map(|index| known[index]);
-            // A row of the future was written by a clock that has been set back since.
+            // A row in the future was written by a clock that has been set back since.
             let at = wall.moment(taken.until).min(now.plus(lasts));
             let at = match before {
                 Some(before) if before.until == taken.until => before.at,
-                // It was settled: earlier than it would have ended, by what a reservation lasts at most.
+                // It was settled, and so ended earlier, by at most the duration of a reservation.
                 Some(before) => at.min(before.at).max(Moment::from_nanos(before.at.as_nanos().saturating_sub(lasts))),
                 None => at,
             };
-            let mut row = Row { id: taken.id, amount: taken.amount, until: taken.until, at, mark: Moment::ZERO };
+            let mut row = OthersRow { id: taken.id, amount: taken.amount, until: taken.until, at, mark: Moment::ZERO };
             if let Model::Bucket(bucket) = model {
                 let booked = before.map_or(0, |before| before.amount);
                 row.mark = before.map_or(Moment::ZERO, |before| before.mark);
                 if taken.amount > booked {
-                    // A bucket's own bookings are in order, so what comes to be known later is booked when it does.
+                    // Bookings of a bucket must be in order, so a row that is read later is booked now.
                     row.at = if is_first { at.min(now) } else { now };
                     row.mark = bucket.restore(taken.amount - booked, row.at, now);
                 } else if let Some(before) = before {
@@ -77,26 +76,26 @@ impl Others {
         if let Model::Strict(log) = model {
             let mut ids: Vec<_> = taken.iter().map(|taken| taken.id).collect();
             ids.sort_unstable();
-            let counts = |row: &Row| row.at.plus(log.window()).plus(log.window()) > now;
+            let counts = |row: &OthersRow| row.at.plus(log.window()).plus(log.window()) > now;
             self.rows.extend(known.iter().filter(|row| counts(row) && ids.binary_search(&row.id).is_err()));
         }
         self.rows.sort_by_key(|row| row.at);
         self.read_at = Some(now);
     }
 
-    /// How much of the window the others use at `now`. What they use of a bucket is booked in it.
+    /// Returns how much of the window other runs use at `now`. It is zero for a bucket, in which the rows are booked.
     #[inline]
-    pub(crate) fn used(&self, model: &Model, now: Moment, setting: Setting) -> u64 {
+    pub(crate) fn used(&self, model: &Model, now: Moment, setting: WindowSetting) -> u64 {
         if self.rows.is_empty() { 0 } else { self.sum(model, now, setting) }
     }
 
-    fn sum(&self, model: &Model, now: Moment, setting: Setting) -> u64 {
+    fn sum(&self, model: &Model, now: Moment, setting: WindowSetting) -> u64 {
         let rows = self.rows.iter();
         match model {
             Model::Strict(log) => rows
                 .filter(|row| row.at.plus(log.window()).plus(setting.margin) > now)
                 .fold(0, |sum, row| sum.saturating_add(row.amount)),
-            // Also what lies ahead: it was written by a clock that has been set back since.
+            // Includes rows in the future, written by a clock that has been set back since.
             Model::Calendar(calendar) => {
                 rows.filter(|row| row.until > calendar.begins()).fold(0, |sum, row| sum.saturating_add(row.amount))
             }
@@ -104,9 +103,16 @@ impl Others {
         }
     }
 
-    /// The earliest instant at which `amount` fits beside what the others use, if nothing is booked until then but `extra`,
-    /// now.
-    pub(crate) fn ready_at(&self, model: &Model, amount: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
+    /// Returns the earliest instant at which `amount` fits beside what other runs use, if nothing but `extra`, now, is
+    /// booked until then.
+    pub(crate) fn ready_at(
+        &self,
+        model: &Model,
+        amount: u64,
+        extra: u64,
+        now: Moment,
+        setting: WindowSetting,
+    ) -> Moment {
         let mut left = self.used(model, now, setting);
         let ready = |left: u64| model.ready_at(amount, extra.saturating_add(left), now, setting);
         let Model::Strict(log) = model else { return ready(left) };
@@ -128,13 +134,13 @@ impl Others {
         ready(left).max(not_before)
     }
 
-    /// When the first of what the others use leaves a strict window.
-    pub(crate) fn next_reset(&self, model: &Model, now: Moment, setting: Setting) -> Option<Moment> {
+    /// Returns when the first row of other runs leaves a strict window.
+    pub(crate) fn next_reset(&self, model: &Model, now: Moment, setting: WindowSetting) -> Option<Moment> {
         let Model::Strict(log) = model else { return None };
         self.rows.iter().map(|row| row.at.plus(log.window()).plus(setting.margin)).find(|leaves| *leaves > now)
     }
 
-    /// When the journal is worth reading again: the others may have given something back.
+    /// Returns when to read the journal again, because other runs may have given something back.
     pub(crate) fn read_again_at(&self, model: &Model) -> Moment {
         let window = match model {
             Model::Strict(log) => log.window(),

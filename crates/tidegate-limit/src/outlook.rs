@@ -1,5 +1,5 @@
-//! How long the limits hold up so many more entries: what is in their windows, what flows in, the days to come, and what
-//! the server has paused. Pure: nothing is booked, and nobody waits.
+//! Computes how long a number of further entries would wait, from windows, buckets, days to come and pauses. Pure: books
+//! nothing.
 
 use std::cmp::Reverse;
 
@@ -7,17 +7,18 @@ use crate::cost::Cost;
 use crate::hold::Hold;
 use crate::limits::{LimitId, Limits};
 use crate::moment::Moment;
-use crate::slot::{Count, Slot, effective, used_by_others};
-use crate::window::{Model, Setting};
+use crate::slot::{Slot, SlotCount, effective, used_by_others};
+use crate::window::{Model, WindowSetting};
 
 impl Limits {
-    /// The earliest instant at which the last of `count` more entries of `cost` each has been let in, if all of them come
-    /// now and nobody else does. Slots are not asked: nobody knows how long they are held. `None`: never, as things are.
+    /// Returns the earliest instant at which the last of `count` more entries of `cost` each is admitted, if all of them come
+    /// now and no others do. Ignores concurrency, because it is not known how long slots are held. Returns `None` if it is
+    /// never admitted.
     pub(crate) fn last_of(&mut self, count: u64, cost: &Cost, now: Moment) -> Option<Moment> {
         self.last_of_if(&[], count, cost, now)
     }
 
-    /// The same as if each limit named in `amounts` had the amount beside its name. Nothing is changed.
+    /// As [`last_of`](Self::last_of), as if each limit named in `amounts` had the amount beside its name. Changes nothing.
     pub(crate) fn last_of_if(
         &mut self,
         amounts: &[(&str, u64)],
@@ -36,7 +37,7 @@ impl Limits {
         })
     }
 
-    /// Returns the limit that admits the last of `count` entries of `cost` the latest, and when, if that is not at once.
+    /// Returns the limit that admits the last of `count` entries of `cost` latest, and when, unless that is at once.
     pub(crate) fn latest_of(&self, count: u64, cost: &Cost) -> Option<(LimitId, Option<Moment>)> {
         let (now, setting) = (self.now(), self.setting());
         let slots = self.slots().iter().enumerate();
@@ -47,20 +48,27 @@ impl Limits {
 }
 
 impl Slot {
-    /// The same for one limit alone, which is up to `now`, as if it had this amount, or as it is.
-    fn last_of(&self, amount: Option<u64>, count: u64, cost: &Cost, now: Moment, setting: Setting) -> Option<Moment> {
+    /// As [`Limits::last_of`], for one limit, with its own amount or another. Called after `expire`.
+    fn last_of(
+        &self,
+        amount: Option<u64>,
+        count: u64,
+        cost: &Cost,
+        now: Moment,
+        setting: WindowSetting,
+    ) -> Option<Moment> {
         if !self.concerns(cost) {
             return Some(now);
         }
         if let Hold::Shut { .. } = self.hold {
             return None;
         }
-        // A probe now and then gets nobody far.
+        // Probes of a parked limit are too few to count.
         let from = self.hold.until(now).unwrap_or(now);
         let (dimension, model, oversize, ledger) = match &self.count {
-            Count::Found(finder) => return Some(finder.last_of(count, now).max(from)),
-            Count::Concurrency { .. } => return (amount != Some(0)).then_some(from),
-            Count::Rate { dimension, model, oversize, ledger, .. } => (dimension, model, oversize, ledger),
+            SlotCount::Found(finder) => return Some(finder.last_of(count, now).max(from)),
+            SlotCount::Concurrency { .. } => return (amount != Some(0)).then_some(from),
+            SlotCount::Rate { dimension, model, oversize, ledger, .. } => (dimension, model, oversize, ledger),
         };
         let changed = amount.map(|amount| {
             let mut model = model.clone();
@@ -69,11 +77,11 @@ impl Slot {
         });
         let model = changed.as_ref().unwrap_or(model);
         let each = effective(cost.of(*dimension), *oversize, model);
-        // How many fit into a window of which nothing is used.
+        // The number that fits into an empty window.
         let whole = model.capacity().checked_div(each).filter(|whole| *whole > 0)?;
         Some(match model {
             Model::Bucket(bucket) => bucket.ready_at(each, each.saturating_mul(count - 1), from),
-            // As each of the first windowful leaves, one of the next takes its place.
+            // As each entry of one full window leaves, one of the next takes its place.
             Model::Strict(log) => {
                 let (windows, place) = ((count - 1) / whole, (count - 1) % whole);
                 let first = self.ready_under(model, each, each.saturating_mul(place), now, setting).max(from);
@@ -118,7 +126,7 @@ mod tests {
         }
     }
 
-    /// What really happens if `count` entries come at `now`: each goes as soon as it is let in.
+    /// Simulates `count` entries that come at `now`: each is admitted as soon as it fits.
     fn happens(limits: &mut Limits, count: u64, cost: &Cost, now: Moment) -> Moment {
         let mut now = now;
         for _ in 0..count {
@@ -271,7 +279,8 @@ mod tests {
             if alone {
                 assert_eq!(said, done, "seed {seed}: {count} of {cost:?} under {windows:?}");
             } else {
-                // Where limits take turns, one lets wait whom the other would have let in: a little later, never earlier.
+                // If limits bind alternately, an entry may wait for one of them although the other has room. So the
+                // simulation may be a little later, but never earlier.
                 assert!(said <= done && done.since(said) < 2 * minute, "seed {seed}: {said:?} foretold, {done:?} came");
             }
         }

@@ -1,5 +1,5 @@
-//! The decision: who goes in now, and for what the gate waits. Everything under the gate's one lock; what has to happen
-//! outside of it (wakers, timers, the journal) is handed back as [`Effects`].
+//! Decides which entry is admitted next, and what the gate waits for. All of it runs under the gate's lock; calls that must
+//! be made without the lock (wakers, the timer, the journal) are returned as [`Effects`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::error::EnterError;
 use crate::hold::Hold;
 use crate::journal::Reservation;
 use crate::limits::{Booking, Denied, LimitId, Limits, Until};
-use crate::line::{Fate, Line, ScopeId, WaiterId};
+use crate::line::{Line, ScopeId, WaiterFate, WaiterId};
 use crate::margin::Margin;
 use crate::moment::{Moment, nanos_of};
 
-/// Who may go in before somebody who came first and does not fit yet.
+/// Which entries may be admitted before the first in line while that does not fit yet.
 ///
-/// Whatever is chosen, nobody who came later delays the first in line: somebody passes only if the first could go at the
-/// very same instant afterwards, and would find a slot. Equal costs never pass each other.
+/// With any setting, a later entry never delays the first in line: it is admitted only if the first could still be admitted
+/// at the same instant, and would find a slot. Entries of equal cost never overtake each other.
 ///
 /// ```
 /// use tidegate_limit::{Gate, Limit, SkipAhead};
@@ -27,25 +27,25 @@ use crate::moment::{Moment, nanos_of};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkipAhead {
-    /// How many of those behind the first in line are looked at.
+    /// How many entries behind the first in line are considered.
     pub look_ahead: usize,
-    /// How often somebody at the head of the line is passed at the most.
+    /// How often the first in line can be overtaken.
     pub passes_max: u32,
 }
 
 impl SkipAhead {
-    /// First come, first served, even if capacity lies idle meanwhile.
+    /// Strictly first come, first served, even if capacity is idle meanwhile.
     pub const OFF: SkipAhead = SkipAhead { look_ahead: 0, passes_max: 0 };
 }
 
-/// Looks at eight, lets a thousand pass.
+/// Considers 8 entries, and lets 1,000 pass.
 impl Default for SkipAhead {
     fn default() -> SkipAhead {
         SkipAhead { look_ahead: 8, passes_max: 1_000 }
     }
 }
 
-/// What remains to be done when the lock is released.
+/// The calls to be made after the lock is released.
 #[derive(Default)]
 pub(crate) struct Effects {
     pub(crate) wake: Vec<Waker>,
@@ -57,37 +57,37 @@ pub(crate) struct Effects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocker {
     Limit(LimitId),
-    /// All who wait do so for their scopes.
+    /// All entries in line wait for their scopes.
     Scopes,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct GateState {
     pub(crate) limits: Limits,
     pub(crate) line: Line,
     pub(crate) margin: Margin,
     pub(crate) skip_ahead: SkipAhead,
     pub(crate) waiting_max: usize,
     pub(crate) closed: bool,
-    /// When somebody in line can go, if nothing else happens before.
+    /// When the next entry in line can be admitted, if nothing else happens before.
     pub(crate) due: Option<Moment>,
-    /// What the timer is set to, as far as the gate knows.
+    /// What the timer was last set to.
     pub(crate) timer_set: Option<Moment>,
-    /// Somebody is setting it, outside of the lock, and looks again afterwards.
+    /// Set while a thread sets the timer without the lock; it checks `due` again afterwards.
     pub(crate) timer_busy: bool,
-    /// What the journal has not been given yet.
+    /// Reservations to be passed to the journal.
     pub(crate) unwritten: VecDeque<(LimitId, Reservation)>,
-    /// Somebody is giving it to the journal, outside of the lock, and looks again afterwards.
+    /// Set while a thread passes them to the journal without the lock; it checks `unwritten` again afterwards.
     pub(crate) journal_busy: bool,
-    pub(crate) tally: Tally,
+    pub(crate) tally: GateTally,
     blocker: Option<(Blocker, Moment)>,
-    /// Kept for its memory.
+    /// Scratch space of [`pass`](Self::pass), kept to avoid allocations.
     next: Vec<WaiterId>,
 }
 
-/// What is counted for `stats`.
+/// The counts for [`Snapshot`](crate::Snapshot).
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct GateTally {
     pub(crate) current: u64,
     pub(crate) peak: u64,
     pub(crate) granted: u64,
@@ -97,36 +97,37 @@ pub(crate) struct Tally {
     pub(crate) abandoned: u64,
     pub(crate) refunded: u64,
     pub(crate) waited: Duration,
-    /// Nanoseconds; zero as long as nobody was answered.
+    /// Mean in nanoseconds; zero before the first answer.
     pub(crate) answer_time: u64,
     pub(crate) alarms: u64,
     pub(crate) idle_alarms: u64,
-    pub(crate) by_limit: Vec<Blocked>,
-    pub(crate) by_scopes: Blocked,
+    pub(crate) by_limit: Vec<BlockedTally>,
+    pub(crate) by_scopes: BlockedTally,
 }
 
-impl Tally {
-    /// Somebody was answered: the mean follows the last ones.
+impl GateTally {
+    /// Adds an answer to the moving mean.
     pub(crate) fn answered(&mut self, took: Duration) {
-        const OF_LATE: u64 = 8;
+        /// The weight of an answer is the inverse of this.
+        const SMOOTHING: u64 = 8;
         let took = nanos_of(took).max(1);
         self.answer_time = match self.answer_time {
             0 => took,
-            mean => mean - mean / OF_LATE + took / OF_LATE,
+            mean => mean - mean / SMOOTHING + took / SMOOTHING,
         };
     }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Blocked {
+pub(crate) struct BlockedTally {
     pub(crate) entries: u64,
     pub(crate) time: Duration,
 }
 
-impl State {
-    pub(crate) fn new(limits: Limits, margin: Margin, skip_ahead: SkipAhead, waiting_max: usize) -> State {
-        let by_limit = vec![Blocked::default(); limits.slots().len()];
-        State {
+impl GateState {
+    pub(crate) fn new(limits: Limits, margin: Margin, skip_ahead: SkipAhead, waiting_max: usize) -> GateState {
+        let by_limit = vec![BlockedTally::default(); limits.slots().len()];
+        GateState {
             limits,
             line: Line::new(),
             margin,
@@ -138,29 +139,29 @@ impl State {
             timer_busy: false,
             unwritten: VecDeque::new(),
             journal_busy: false,
-            tally: Tally { by_limit, ..Tally::default() },
+            tally: GateTally { by_limit, ..GateTally::default() },
             blocker: None,
             next: Vec::new(),
         }
     }
 
-    /// Looks for limits that were not stated, from now on.
+    /// Starts to look for limits that were not stated.
     pub(crate) fn find_limits(&mut self, now: Moment) {
         self.limits.find_unstated("found", now);
-        self.tally.by_limit.resize(self.limits.slots().len(), Blocked::default());
+        self.tally.by_limit.resize(self.limits.slots().len(), BlockedTally::default());
     }
 
-    /// Goes in at once if nobody is first and everything fits.
+    /// Admits an entry if no other is before it and everything fits.
     #[inline]
-    pub(crate) fn enter_now(&mut self, scope: ScopeId, cost: &Cost, now: Moment) -> Result<Booking, Why> {
+    pub(crate) fn enter_now(&mut self, scope: ScopeId, cost: &Cost, now: Moment) -> Result<Booking, NotAdmitted> {
         if self.closed {
-            return Err(Why::Never(EnterError::Closed));
+            return Err(NotAdmitted::Never(EnterError::Closed));
         }
         if self.line.any_eligible() {
-            return Err(self.hopeless(cost, now).map_or(Why::Behind, Why::Never));
+            return Err(self.hopeless(cost, now).map_or(NotAdmitted::Behind, NotAdmitted::Never));
         }
         if !self.line.scope(scope).has_room() {
-            return Err(self.hopeless(cost, now).map_or(Why::ScopeFull, Why::Never));
+            return Err(self.hopeless(cost, now).map_or(NotAdmitted::ScopeFull, NotAdmitted::Never));
         }
         match self.limits.admit(cost, now) {
             Ok(booking) => {
@@ -169,8 +170,8 @@ impl State {
                 Ok(booking)
             }
             Err(denied) => Err(match self.never(cost, denied) {
-                Some(error) => Why::Never(error),
-                None => Why::Denied(denied),
+                Some(error) => NotAdmitted::Never(error),
+                None => NotAdmitted::Denied(denied),
             }),
         }
     }
@@ -182,7 +183,7 @@ impl State {
         self.tally.peak = self.tally.peak.max(self.tally.current);
     }
 
-    /// Why this cost would never be let in, if so: told at once, whoever waits.
+    /// Returns an error if this cost can never be admitted. Checked before the line, so that such an entry does not wait.
     fn hopeless(&mut self, cost: &Cost, now: Moment) -> Option<EnterError> {
         let denied = self.limits.check(cost, now).err()?;
         self.never(cost, denied)
@@ -202,7 +203,7 @@ impl State {
         }
     }
 
-    /// Why nobody can get into line, if so. Asked before, so that no waker has to be dropped under the lock.
+    /// Returns an error if the line is full. Called before [`join`](Self::join), so that no waker is dropped under the lock.
     pub(crate) fn crowded(&mut self) -> Option<EnterError> {
         (self.line.waiting() >= self.waiting_max).then(|| {
             self.tally.refused += 1;
@@ -210,14 +211,21 @@ impl State {
         })
     }
 
-    /// Gets into line.
-    pub(crate) fn join(&mut self, scope: ScopeId, cost: Cost, waker: Waker, why: &Why, now: Moment) -> WaiterId {
+    /// Adds an entry to the line.
+    pub(crate) fn join(
+        &mut self,
+        scope: ScopeId,
+        cost: Cost,
+        waker: Waker,
+        why: &NotAdmitted,
+        now: Moment,
+    ) -> WaiterId {
         self.tally.blocked += 1;
         let blocker = match why {
-            Why::Denied(denied) => Some(Blocker::Limit(denied.limit)),
-            Why::ScopeFull => Some(Blocker::Scopes),
-            // Blocked by what blocks the entries in front of it.
-            Why::Behind | Why::Never(_) => self.blocker.map(|(blocker, _)| blocker),
+            NotAdmitted::Denied(denied) => Some(Blocker::Limit(denied.limit)),
+            NotAdmitted::ScopeFull => Some(Blocker::Scopes),
+            // Blocked by what blocks the entries before it.
+            NotAdmitted::Behind | NotAdmitted::Never(_) => self.blocker.map(|(blocker, _)| blocker),
         };
         if let Some(blocker) = blocker {
             self.blocked(blocker).entries += 1;
@@ -225,7 +233,7 @@ impl State {
         self.line.join(scope, cost, waker, now)
     }
 
-    /// Lets in everybody who can go, and works out what to wait for. After anything that may have made room.
+    /// Admits all entries that fit, and computes what to wait for. Called after every change that may have made room.
     pub(crate) fn pump(&mut self, now: Moment, effects: &mut Effects) {
         let mut due = None;
         let mut blocker = (self.line.waiting() > 0).then_some(Blocker::Scopes);
@@ -246,7 +254,7 @@ impl State {
                             let reservation = self.limits.reserve(denied.limit, cost, now);
                             effects.journal.extend(reservation.map(|reservation| (denied.limit, reservation)));
                         }
-                        // A release will pump again.
+                        // The next release calls `pump` again.
                         _ => {}
                     }
                     break;
@@ -261,7 +269,7 @@ impl State {
         effects.rearm = self.due != self.timer_set;
     }
 
-    /// Lets those pass who do not delay the head, which goes at `ready_at`. Returns when somebody can go next.
+    /// Admits entries that do not delay the head, which is due at `ready_at`. Returns when the next entry is due.
     fn pass(&mut self, head: WaiterId, ready_at: Moment, now: Moment, effects: &mut Effects) -> Moment {
         let mut due = ready_at;
         if self.skip_ahead.look_ahead == 0 || self.line.waiting() < 2 {
@@ -276,7 +284,7 @@ impl State {
             }
             let waiter = self.line.waiter(candidate);
             let scope = self.line.scope(waiter.scope);
-            // One of the scope's slots is the head's, if it is the same.
+            // In the head's scope, one slot is kept for the head.
             let needed = if waiter.scope == first.scope { 2 } else { 1 };
             if scope.used.saturating_add(needed) > scope.cap
                 || !self.limits.leaves_room(&first.cost, ready_at, &waiter.cost, now)
@@ -300,7 +308,7 @@ impl State {
     fn grant(&mut self, id: WaiterId, booking: Booking, now: Moment, effects: &mut Effects) {
         let waiter = self.line.waiter(id);
         let (scope, waited) = (waiter.scope, now.since(waiter.since));
-        effects.wake.extend(self.line.decide(id, Fate::Granted(booking)));
+        effects.wake.extend(self.line.decide(id, WaiterFate::Granted(booking)));
         self.line.take(scope);
         self.tally.waited += waited;
         self.count_in();
@@ -309,24 +317,24 @@ impl State {
     fn refuse(&mut self, id: WaiterId, error: EnterError, now: Moment, effects: &mut Effects) {
         self.tally.waited += now.since(self.line.waiter(id).since);
         self.tally.refused += 1;
-        effects.wake.extend(self.line.decide(id, Fate::Refused(error)));
+        effects.wake.extend(self.line.decide(id, WaiterFate::Refused(error)));
     }
 
-    /// Refuses everybody in line for whom there is a reason.
+    /// Refuses the entries in line for which `reason` returns an error.
     pub(crate) fn refuse_all(
         &mut self,
         now: Moment,
         effects: &mut Effects,
         reason: impl Fn(&Limits, &Cost) -> Option<EnterError>,
     ) {
-        for id in self.line.everybody() {
+        for id in self.line.all_waiters() {
             if let Some(error) = reason(&self.limits, &self.line.waiter(id).cost) {
                 self.refuse(id, error, now, effects);
             }
         }
     }
 
-    /// A lease has ended: its slots are free. What it booked stays.
+    /// Frees the slots of a lease that has ended. What it booked under rates stays.
     #[inline]
     pub(crate) fn release(&mut self, scope: ScopeId, booking: Booking) {
         self.limits.release(booking);
@@ -334,22 +342,22 @@ impl State {
         self.tally.current -= 1;
     }
 
-    /// A future is done with before it was let in, or before it fetched its lease.
+    /// Removes the entry of a future that was dropped while it waited, or before it took its lease.
     pub(crate) fn abandon(&mut self, id: WaiterId, now: Moment) -> Option<Waker> {
         let waiter = self.line.leave(id);
         match waiter.fate {
-            Fate::Waiting(waker) => {
+            WaiterFate::Waiting(waker) => {
                 self.tally.waited += now.since(waiter.since);
                 self.tally.abandoned += 1;
                 Some(waker)
             }
-            Fate::Granted(mut booking) => {
+            WaiterFate::Granted(mut booking) => {
                 self.limits.refund(&mut booking, now);
                 self.release(waiter.scope, booking);
                 self.tally.abandoned += 1;
                 None
             }
-            Fate::Refused(_) => None,
+            WaiterFate::Refused(_) => None,
         }
     }
 
@@ -363,22 +371,22 @@ impl State {
         self.blocker = blocker.map(|blocker| (blocker, now));
     }
 
-    fn blocked(&mut self, blocker: Blocker) -> &mut Blocked {
+    fn blocked(&mut self, blocker: Blocker) -> &mut BlockedTally {
         match blocker {
             Blocker::Limit(limit) => &mut self.tally.by_limit[usize::from(limit.0)],
             Blocker::Scopes => &mut self.tally.by_scopes,
         }
     }
 
-    /// What the first in line waits for now, and since when.
+    /// Returns what the first in line waits for, and since when.
     pub(crate) fn blocker(&self) -> Option<(Blocker, Moment)> {
         self.blocker
     }
 }
 
-/// Why somebody did not get in at once.
+/// Why an entry was not admitted at once.
 #[derive(Debug)]
-pub(crate) enum Why {
+pub(crate) enum NotAdmitted {
     Behind,
     ScopeFull,
     Denied(Denied),

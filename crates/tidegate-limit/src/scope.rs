@@ -1,13 +1,13 @@
-//! Scopes: a cap of one's own, inside the gate's limits.
+//! Scopes: parts of a gate with their own caps.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::gate::Shared;
+use crate::gate::GateShared;
 use crate::line::{ScopeId, UNSCOPED};
 
-/// A part of a gate with a cap of its own, for instance a file and its pages. Made by [`Gate::scope`](crate::Gate::scope);
-/// clones are the same scope.
+/// A part of a gate with its own cap, for instance for the pages of a file. Created by
+/// [`Gate::scope`](crate::Gate::scope); clones are the same scope.
 ///
 /// ```
 /// use tidegate_limit::{Cost, Gate, Limit};
@@ -20,20 +20,20 @@ use crate::line::{ScopeId, UNSCOPED};
 /// ```
 #[derive(Clone)]
 pub struct Scope {
-    inner: Arc<Inner>,
+    inner: Arc<ScopeInner>,
 }
 
-struct Inner {
-    gate: Arc<Shared>,
+struct ScopeInner {
+    gate: Arc<GateShared>,
     id: ScopeId,
 }
 
 impl Scope {
-    pub(crate) fn new(gate: &Arc<Shared>, id: ScopeId) -> Scope {
-        Scope { inner: Arc::new(Inner { gate: Arc::clone(gate), id }) }
+    pub(crate) fn new(gate: &Arc<GateShared>, id: ScopeId) -> Scope {
+        Scope { inner: Arc::new(ScopeInner { gate: Arc::clone(gate), id }) }
     }
 
-    pub(crate) fn unscoped(gate: &Arc<Shared>) -> Scope {
+    pub(crate) fn unscoped(gate: &Arc<GateShared>) -> Scope {
         Scope::new(gate, UNSCOPED)
     }
 
@@ -43,7 +43,7 @@ impl Scope {
     }
 
     #[inline]
-    pub(crate) fn is_of(&self, gate: &Arc<Shared>) -> bool {
+    pub(crate) fn is_of(&self, gate: &Arc<GateShared>) -> bool {
         Arc::ptr_eq(&self.inner.gate, gate)
     }
 
@@ -59,7 +59,7 @@ impl Scope {
         Arc::clone(&self.inner.gate.lock().line.scope(self.inner.id).name)
     }
 
-    /// Leases it has now.
+    /// Number of its leases now.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -71,7 +71,7 @@ impl Scope {
         self.inner.gate.lock().line.scope(self.inner.id).used
     }
 
-    /// Changes its cap, in effect when this returns. Zero lets nobody in until it is raised; what has been granted stays.
+    /// Changes its cap, in effect when this returns. With zero, no entry is admitted until it is raised; leases stay valid.
     ///
     /// ```
     /// # use tidegate_limit::{Cost, Gate, Limit};
@@ -85,7 +85,7 @@ impl Scope {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ScopeInner {
     fn drop(&mut self) {
         if self.id != UNSCOPED {
             self.gate.abandon_scope(self.id);

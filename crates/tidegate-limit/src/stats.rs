@@ -1,11 +1,11 @@
-//! What a gate has to say about itself.
+//! A gate's figures.
 
 use std::time::{Duration, SystemTime};
 
 use crate::learn::Found;
 use crate::moment::Moment;
-use crate::pump::{Blocker, State};
-use crate::slot::{Count, used_by_others};
+use crate::pump::{Blocker, GateState};
+use crate::slot::{SlotCount, used_by_others};
 
 /// A gate's figures at one instant: for dashboards and metrics. With the feature `serde` it can be serialised.
 ///
@@ -28,48 +28,48 @@ use crate::slot::{Count, used_by_others};
 pub struct Snapshot {
     /// When it was taken.
     pub at: SystemTime,
-    /// Leases out now, those included that were granted and not fetched yet.
+    /// Leases now, including those that were granted and not taken yet.
     pub current: u64,
-    /// The most that were out at once.
+    /// The most leases that ever existed at once.
     pub peak: u64,
-    /// Leases granted, ever.
+    /// Leases granted so far.
     pub granted: u64,
-    /// Entries that had to wait, ever.
+    /// Entries that had to wait so far.
     pub blocked: u64,
-    /// Entries let in before somebody who came first and did not fit yet, ever.
+    /// Entries admitted so far before an earlier one that did not fit yet.
     pub passed: u64,
-    /// Entries refused after they waited, or because too many did.
+    /// Entries refused after they waited, or because the line was full.
     pub refused: u64,
-    /// Entries given up while they waited, or before they fetched their lease.
+    /// Entries whose future was dropped while they waited, or before it took its lease.
     pub abandoned: u64,
     /// Leases dropped before they were sent, or refunded.
     pub refunded: u64,
     /// Entries in line now.
     pub waiting: usize,
-    /// The time spent in line by all who are no longer in it.
+    /// Total time that entries have spent in line, without those still in line.
     pub waited: Duration,
-    /// How long answers take, of late: from [`sent`](crate::Lease::sent) to [`answered`](crate::Lease::answered); zero as
-    /// long as there is none.
+    /// Moving mean of the time from [`sent`](crate::Lease::sent) to [`answered`](crate::Lease::answered); zero before the
+    /// first answer.
     pub answer_time: Duration,
-    /// How often the timer went off.
+    /// How often the timer fired.
     pub alarms: u64,
-    /// How often it went off and nobody could go, because things had changed.
+    /// How often the timer fired and no entry could be admitted, because something had changed meanwhile.
     pub idle_alarms: u64,
     /// How long entries of strict limits count beyond their window, for the time on the wire.
     pub margin: Duration,
-    /// What the first in line waits for: a limit's name, or `scopes` if everybody waits for his scope.
+    /// What the first in line waits for: a limit's name, or `scopes` if all entries wait for their scopes.
     pub blocked_by: Option<String>,
     /// When the next entry in line is admitted, if nothing else happens before; `None` while none waits for an instant.
     pub next_admission: Option<SystemTime>,
-    /// Entries that had to wait because their scope was full, ever.
+    /// Entries so far that had to wait because their scope was full.
     pub blocked_by_scopes: u64,
-    /// The time during which those in line waited for their scopes alone.
+    /// The time during which all entries in line waited for their scopes.
     pub blocked_by_scopes_for: Duration,
-    /// Each limit.
+    /// The limits.
     pub limits: Vec<LimitSnapshot>,
     /// The limits that were found, beyond those that were stated; `None` if they are not looked for.
     pub found: Option<Found>,
-    /// Each scope, the one without a cap first.
+    /// The scopes, the one without a cap first.
     pub scopes: Vec<ScopeSnapshot>,
 }
 
@@ -82,33 +82,33 @@ pub struct LimitSnapshot {
     pub name: String,
     /// What it counts; `None` for concurrency.
     pub dimension: Option<String>,
-    /// What it lets through: at once, or in a window.
+    /// What it admits: at once, or in a window.
     pub amount: u64,
     /// The amount was [set](crate::Gate::set) while the gate was in use.
     #[cfg_attr(feature = "serde", serde(default))]
     pub is_set: bool,
-    /// What of that is in use, or missing from a bucket.
+    /// The part of the amount that is in use, or missing from a bucket.
     pub used: u64,
-    /// What is left, after what the server says is gone.
+    /// What is left, less what is missing by the server's report.
     pub remaining: u64,
-    /// The most that was in use at once.
+    /// The most that was ever in use at once.
     pub peak: u64,
-    /// What was used, ever: requests or tokens as settled, or entries of a concurrency.
+    /// What was used so far: requests or tokens as settled, or entries of a concurrency.
     pub total: u64,
     /// How often the server refused a request under this limit and asked for a pause.
     pub pauses: u64,
     /// When something comes back: the oldest entry of a strict window, all of a bucket, the next minute or day.
     pub next_reset: Option<SystemTime>,
-    /// Until when it is paused or parked; a limit that is shut has no end in sight.
+    /// Until when it is paused or parked; `None` for a limit that is shut.
     pub held_until: Option<SystemTime>,
     /// Why it is shut, if it is.
     pub shut: Option<String>,
-    /// Entries that had to wait for it, ever: the limit that denied the entry or, for an entry behind others, the limit
-    /// that blocked the first of them. Each entry counts for one limit.
+    /// Entries so far that had to wait for it: those that this limit denied, and those behind others of which the first was
+    /// blocked by this limit. Each entry counts for one limit.
     pub blocked: u64,
     /// The time during which the first in line waited for this limit.
     pub blocked_for: Duration,
-    /// What was booked by settling above what had been declared.
+    /// What was booked by settling at more than had been declared.
     pub overdrawn: u64,
 }
 
@@ -119,20 +119,20 @@ pub struct LimitSnapshot {
 pub struct ScopeSnapshot {
     /// Its name.
     pub name: String,
-    /// Its cap; `None`: without.
+    /// Its cap, if it has one.
     pub cap: Option<u64>,
     /// Its leases now.
     pub current: u64,
-    /// The most there were at once.
+    /// The most leases that it ever had at once.
     pub peak: u64,
-    /// Its leases, ever.
+    /// Leases granted in it so far.
     pub granted: u64,
     /// Its entries in line.
     pub waiting: usize,
 }
 
 impl Snapshot {
-    /// The figures of the limit of that name.
+    /// Returns the figures of the limit of that name.
     ///
     /// ```
     /// # use tidegate_limit::{Gate, Limit};
@@ -145,7 +145,7 @@ impl Snapshot {
         self.limits.iter().find(|limit| limit.name == name)
     }
 
-    pub(crate) fn of(state: &mut State, now: Moment) -> Snapshot {
+    pub(crate) fn of(state: &mut GateState, now: Moment) -> Snapshot {
         let now = now.max(state.limits.now());
         state.limits.expire(now);
         let state = &*state;
@@ -201,17 +201,17 @@ impl Snapshot {
 }
 
 impl LimitSnapshot {
-    fn of(state: &State, id: crate::limits::LimitId, now: Moment) -> LimitSnapshot {
+    fn of(state: &GateState, id: crate::limits::LimitId, now: Moment) -> LimitSnapshot {
         let limits = &state.limits;
         let slot = limits.slot(id);
         let (dimension, amount, used, remaining, next_reset, overdrawn) = match &slot.count {
-            Count::Concurrency { amount, used } => (None, *amount, *used, amount.saturating_sub(*used), None, 0),
-            Count::Found(finder) => {
+            SlotCount::Concurrency { amount, used } => (None, *amount, *used, amount.saturating_sub(*used), None, 0),
+            SlotCount::Found(finder) => {
                 let found = finder.found(now);
                 let amount = found.window.map(|window| window.amount).or(found.in_flight).unwrap_or(0);
                 (Some("found".to_owned()), amount, 0, 0, None, 0)
             }
-            Count::Rate { dimension, model, withheld, overdrawn, ledger, .. } => {
+            SlotCount::Rate { dimension, model, withheld, overdrawn, ledger, .. } => {
                 let ledger = ledger.as_deref();
                 let used = model.used(now).saturating_add(used_by_others(ledger, model, now, limits.setting()));
                 let remaining = model.capacity().saturating_sub(used).saturating_sub(withheld.at(now));

@@ -1,4 +1,4 @@
-//! What a gate needs of an executor: the time, and to be woken at an instant.
+//! The trait through which a gate uses an executor: the time, and a wake-up at an instant.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Instant, SystemTime};
 
-/// A clock, and one alarm. The alarm is the gate's own, not that of somebody who waits: a future that is kept but not
-/// polled must not hold up the others.
+/// A clock, and one alarm. The alarm belongs to the gate and not to a waiting future, because a future that is not polled
+/// must not delay other entries.
 ///
-/// A gate calls `arm` and `disarm` one at a time, and never while it holds a lock, so an alarm may go off at once.
+/// A gate makes one call of `arm` and `disarm` at a time, and holds no lock during it, so an alarm may fire at once.
 /// Implemented by [`ThreadTimer`], by `LoopTimer` (feature `tidegate-loop`) and by `TokioTimer` (feature `tokio`).
 ///
 /// ```
@@ -35,27 +35,27 @@ use std::time::{Instant, SystemTime};
 /// # let _ = gate;
 /// ```
 pub trait Timer: Send + Sync + 'static {
-    /// The time; virtual where the executor's is. Must not call the gate.
+    /// Returns the time, which is virtual if the executor's is. Must not call the gate.
     fn now(&self) -> Instant;
 
-    /// What the wall clock shows. Asked once a second at most.
+    /// Returns the wall clock's time. Called at most once per second.
     fn wall(&self) -> SystemTime {
         SystemTime::now()
     }
 
-    /// Whether `now` is virtual: there is no wire then, and no margin for it.
+    /// Whether `now` is virtual. The gate then uses no margin.
     fn is_virtual(&self) -> bool {
         false
     }
 
-    /// Wakes `waker` at `at`, instead of whatever was armed before.
+    /// Sets the alarm: wakes `waker` at `at`. Replaces an earlier alarm.
     fn arm(&self, at: Instant, waker: &Waker);
 
-    /// Nothing is to be woken any more.
+    /// Cancels the alarm.
     fn disarm(&self);
 
-    /// Somebody waits who runs where this is called from. An alarm that depends on one of several event loops is moved to
-    /// where it does not.
+    /// Called when a task of the calling thread begins to wait. If tasks of several event loops wait, a timer moves its alarm
+    /// to a place that does not depend on one of the loops.
     fn attend(&self) {}
 }
 
@@ -85,8 +85,8 @@ impl<T: Timer + ?Sized> Timer for Arc<T> {
     }
 }
 
-/// An alarm clock of its own: a thread, started when it is first needed, that sleeps until the instant. For any executor,
-/// and for gates that several of them share.
+/// A timer with its own thread, which is started when it is first needed and sleeps until the instant. For any executor,
+/// and for gates that several executors share.
 ///
 /// ```
 /// use tidegate_limit::{Cost, Gate, Limit, ThreadTimer};
@@ -96,25 +96,25 @@ impl<T: Timer + ?Sized> Timer for Arc<T> {
 /// ```
 #[derive(Default)]
 pub struct ThreadTimer {
-    alarm: Arc<Alarm>,
+    alarm: Arc<ThreadAlarm>,
 }
 
 #[derive(Default)]
-struct Alarm {
-    state: Mutex<AlarmState>,
+struct ThreadAlarm {
+    state: Mutex<ThreadAlarmState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct AlarmState {
+struct ThreadAlarmState {
     armed: Option<(Instant, Waker)>,
-    /// There is a thread; it is there for as long as the timer is.
+    /// Whether the thread runs, as it does until the timer is dropped.
     running: bool,
     closed: bool,
 }
 
-impl Alarm {
-    fn lock(&self) -> MutexGuard<'_, AlarmState> {
+impl ThreadAlarm {
+    fn lock(&self) -> MutexGuard<'_, ThreadAlarmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Alarm {
         if !state.running && armed.is_some() {
             let alarm = Arc::clone(self);
             let thread = thread::Builder::new().name("tidegate-alarm".to_owned()).spawn(move || alarm.run());
-            // Without threads there is no other way to be on time; the machine is out of memory or processes.
+            // If no thread can be started, the machine is out of memory or processes, and the alarm cannot fire.
             thread.expect("the gate's alarm needs a thread, and the system has none left");
             state.running = true;
         }
@@ -156,7 +156,7 @@ impl Alarm {
 }
 
 impl ThreadTimer {
-    /// Whether it ever had to ring.
+    /// Whether an alarm was ever set.
     #[cfg(all(test, any(feature = "tidegate-loop", feature = "tokio")))]
     pub(crate) fn is_running(&self) -> bool {
         self.alarm.lock().running
@@ -173,7 +173,7 @@ impl Timer for ThreadTimer {
     }
 
     fn disarm(&self) {
-        // One that never rang needs no thread to be silent.
+        // Without an alarm so far, there is no thread to notify.
         if self.alarm.lock().running {
             self.alarm.set(None);
         }

@@ -1,4 +1,4 @@
-//! What the timers of event loops have in common: what is to be woken, and who rings if the loop does not.
+//! Shared by the timers of event loops: the alarm that is set, and the thread that takes over if the loop cannot fire it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::timer::{ThreadTimer, Timer};
 
-/// What is to be woken, as the timers of event loops keep it: an alarm that its loop drops without ringing goes on here.
+/// The alarm of an event loop's timer. If the loop drops it before it fires, it continues in a thread.
 pub(crate) struct Wanted {
     state: Mutex<WantedState>,
     pub(crate) thread: ThreadTimer,
@@ -15,9 +15,9 @@ pub(crate) struct Wanted {
 #[derive(Default)]
 struct WantedState {
     armed: Option<(Instant, Waker)>,
-    /// Counts every change, so that an alarm knows whether it is still the one.
+    /// Incremented by each change, so that an old alarm recognises that it was replaced.
     version: u64,
-    /// Several loops wait at the gate: the thread rings, whatever becomes of the loops.
+    /// Set if tasks of several loops wait at the gate: the thread has the alarm.
     on_thread: bool,
 }
 
@@ -30,7 +30,7 @@ impl Wanted {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what is wanted from now on. True if the thread sees to it.
+    /// Sets the alarm. Returns `true` if the thread has it.
     pub(crate) fn set(&self, armed: Option<(Instant, Waker)>) -> bool {
         let mut state = self.lock();
         state.version += 1;
@@ -39,12 +39,12 @@ impl Wanted {
         drop(state);
         drop(before);
         if on_thread {
-            self.ring_on_thread(armed);
+            self.arm_on_thread(armed);
         }
         on_thread
     }
 
-    /// From now on the thread rings.
+    /// Moves the alarm to the thread for good.
     pub(crate) fn move_to_thread(&self) {
         let mut state = self.lock();
         if state.on_thread {
@@ -54,32 +54,35 @@ impl Wanted {
         state.version += 1;
         let armed = state.armed.clone();
         drop(state);
-        self.ring_on_thread(armed);
+        self.arm_on_thread(armed);
     }
 
     pub(crate) fn is_on_thread(&self) -> bool {
         self.lock().on_thread
     }
 
-    fn ring_on_thread(&self, armed: Option<(Instant, Waker)>) {
+    fn arm_on_thread(&self, armed: Option<(Instant, Waker)>) {
         match armed {
             Some((at, waker)) => self.thread.arm(at, &waker),
             None => self.thread.disarm(),
         }
     }
 
-    /// What a loop is to arm now, if anything; what it was given before is no longer wanted. `goes_on`: the thread can
+    /// Returns the alarm that a loop has to arm now, if any; it replaces earlier ones. `goes_on` says that the thread can
     /// take over, because the loop's time is real.
-    pub(crate) fn ring(self: &Arc<Self>, goes_on: bool) -> Option<(Instant, Ring)> {
+    pub(crate) fn ring(self: &Arc<Self>, goes_on: bool) -> Option<(Instant, WantedAlarm)> {
         let mut state = self.lock();
         state.version += 1;
         let (at, waker) = state.armed.clone()?;
-        Some((at, Ring { wanted: Arc::downgrade(self), version: state.version, at, waker: Some(waker), goes_on }))
+        Some((
+            at,
+            WantedAlarm { wanted: Arc::downgrade(self), version: state.version, at, waker: Some(waker), goes_on },
+        ))
     }
 }
 
-/// An alarm in the hands of an event loop. Dropped before it rang, though it is still wanted, it goes on in the thread.
-pub(crate) struct Ring {
+/// An alarm that an event loop has armed. If it is dropped before it fires and was not replaced, the thread takes it over.
+pub(crate) struct WantedAlarm {
     wanted: Weak<Wanted>,
     version: u64,
     at: Instant,
@@ -87,8 +90,8 @@ pub(crate) struct Ring {
     goes_on: bool,
 }
 
-impl Ring {
-    /// The instant has come.
+impl WantedAlarm {
+    /// Fires the alarm.
     pub(crate) fn ring(mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -96,7 +99,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for WantedAlarm {
     fn drop(&mut self) {
         let Some(waker) = self.waker.take() else { return };
         let Some(wanted) = self.wanted.upgrade() else { return };

@@ -21,7 +21,7 @@ fn the_same_gate_works_on_tokio() {
 }
 
 #[test]
-fn a_strict_server_serves_whoever_waits_at_the_gate() {
+fn a_strict_server_serves_every_request_that_the_gate_admits() {
     let setting = strict_server::Race {
         amount: 20,
         window: Duration::from_millis(100),

@@ -134,7 +134,7 @@ mod openai {
     }
 
     #[test]
-    fn an_overloaded_server_is_nobodys_limit() {
+    fn an_overloaded_server_is_not_a_limit() {
         let body = r#"{"error":{"message":"Slow down","type":"service_unavailable"}}"#;
         assert_eq!(verdict(OpenAi, 503, &[], body), Verdict::Overloaded { delay: None });
         let delay = Some(Duration::from_secs(5));
@@ -315,7 +315,7 @@ mod gemini {
     }
 
     #[test]
-    fn an_overloaded_model_is_nobodys_limit() {
+    fn an_overloaded_model_is_not_a_limit() {
         let body = r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#;
         assert_eq!(verdict(Gemini, 503, &[], body), Verdict::Overloaded { delay: None });
         assert_eq!(verdict(Gemini, 400, &[], "{}"), Verdict::Other { status: 400 });
@@ -484,7 +484,7 @@ mod garbage {
     }
 
     #[test]
-    fn no_answer_panics_or_makes_anybody_wait_absurdly() {
+    fn no_answer_panics_or_leads_to_an_absurd_wait() {
         let rounds = if std::env::var_os("TIDEGATE_SOAK").is_some() { 400_000 } else { 10_000 };
         let mut seen = std::collections::HashSet::new();
         for seed in 0..rounds {

@@ -20,7 +20,7 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[test]
-fn one_refusal_pauses_that_limit_for_everybody_and_no_other() {
+fn one_refusal_pauses_that_limit_for_all_requests_and_no_other() {
     EventLoop::simulated(1)
         .run_until_complete(async {
             let gate = Gate::builder().limit(Limit::rpm(1_000)).limit(Limit::tpm(100_000)).build().unwrap();
@@ -48,7 +48,7 @@ fn one_refusal_pauses_that_limit_for_everybody_and_no_other() {
 }
 
 #[test]
-fn the_end_is_told_to_everybody_who_waits() {
+fn the_end_ends_every_wait() {
     EventLoop::simulated(1)
         .run_until_complete(async {
             let gate = Gate::builder().limit(Limit::rpm(1)).build().unwrap();
@@ -71,7 +71,7 @@ fn the_end_is_told_to_everybody_who_waits() {
 }
 
 #[test]
-fn the_end_is_told_to_those_too_who_wait_for_their_scope() {
+fn the_end_ends_waits_for_a_scope_too() {
     EventLoop::simulated(1)
         .run_until_complete(async {
             let gate = Gate::builder().limit(Limit::rpm(60)).build().unwrap();
@@ -143,7 +143,7 @@ fn against_a_used_up_day(start: &'static str, back: &'static str, jobs: usize) -
 fn a_used_up_day_is_sat_out_with_a_probe_now_and_then() {
     // Noon in Los Angeles on the day after which summer time ends: twelve hours to go.
     let (vain, first) = against_a_used_up_day("2026-10-31T19:00:00Z", "2026-11-01T07:00:00Z", 20);
-    // The twenty that were under way, and 17 probes: after 1, 2, 4, … 32 minutes, then every hour.
+    // The twenty that were in flight, and 17 probes: after 1, 2, 4, … 32 minutes, then every hour.
     assert!((20 + 15..=20 + 18).contains(&vain), "{vain} in vain");
     let midnight: Timestamp = "2026-11-01T07:00:02Z".parse().unwrap();
     assert_eq!(first, SystemTime::from(midnight), "and at midnight it goes on at once");
@@ -151,7 +151,7 @@ fn a_used_up_day_is_sat_out_with_a_probe_now_and_then() {
 
 #[test]
 fn a_quota_that_comes_back_early_is_found_by_a_probe() {
-    // Somebody raised it at three in the afternoon.
+    // The quota was raised at three in the afternoon.
     let (vain, first) = against_a_used_up_day("2026-10-31T19:00:00Z", "2026-10-31T22:00:00Z", 20);
     assert!(vain <= 20 + 9, "{vain} in vain");
     let late = first.duration_since("2026-10-31T22:00:00Z".parse::<Timestamp>().unwrap().into()).unwrap();
@@ -189,7 +189,7 @@ fn what_anthropic_says_of_answers_holds_up_answers() {
             let waited = now() - began;
             assert!((secs(18)..=secs(21)).contains(&waited), "{waited:?}");
 
-            // Refused by name: nobody passes that limit, whoever has an answer to expect.
+            // The refusal names the limit of answers: no request with an answer passes it.
             let body = br#"{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your organization's rate limit of 8,000 output tokens per minute."}}"#;
             listener.on_answer(now(), 429, &[("retry-after", "7")], body);
             let (began, questions) = (now(), Cost::request().and(Dimension::INPUT_TOKENS, 10));

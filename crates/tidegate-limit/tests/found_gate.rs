@@ -1,5 +1,5 @@
-//! A gate that finds limits nobody stated, in virtual time: the real gate, the real listener, and servers that count on
-//! arrival.
+//! A gate that finds limits that were not stated, in virtual time: the real gate, the real listener, and servers that count
+//! on arrival.
 
 #[allow(dead_code, reason = "the servers of the simulator; not all of them are needed here")]
 #[path = "finder/random.rs"]
@@ -119,21 +119,21 @@ fn is_near_ideal(seen: &Seen, requests: u64, ideal: f64) {
 }
 
 #[test]
-fn ten_per_second_that_nobody_stated() {
+fn ten_per_second_not_stated() {
     let seen = send_all(Server::new([ServerLimit::sliding(10, 1.0)]), two_hundred(), 600, 1);
     is_near_ideal(&seen, 600, 59.0);
     assert_eq!(seen.stats.found.unwrap().to_string(), "10 requests per second");
 }
 
 #[test]
-fn six_hundred_per_minute_that_nobody_stated() {
+fn six_hundred_per_minute_not_stated() {
     let seen = send_all(Server::new([ServerLimit::sliding(600, 60.0)]), two_hundred(), 1_500, 1);
     is_near_ideal(&seen, 1_500, 120.0);
     assert_eq!(seen.stats.found.unwrap().to_string(), "600 requests per minute");
 }
 
 #[test]
-fn twenty_in_flight_that_nobody_stated() {
+fn twenty_in_flight_not_stated() {
     let server = Server { latency: Latency::Slow, ..Server::new([ServerLimit::cap(20)]) };
     let seen = send_all(server, two_hundred(), 1_000, 1);
     is_near_ideal(&seen, 1_000, 56.0);

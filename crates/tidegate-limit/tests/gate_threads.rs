@@ -1,5 +1,5 @@
-//! One gate, many threads, real time: entries come, go, are given up in every state. Nothing is lost, nothing leaks,
-//! nobody is over the cap.
+//! One gate, many threads, real time: entries are made, settled and dropped in every state. Nothing is lost, nothing leaks,
+//! and the cap is never exceeded.
 
 use std::future::Future;
 use std::pin::pin;
@@ -53,7 +53,7 @@ const THREADS: u64 = 6;
 const CAP: u64 = 3;
 const SCOPE_CAP: u64 = 2;
 
-/// Leases out, as those who hold them count.
+/// The number of leases, counted by their holders.
 #[derive(Default)]
 struct Count(AtomicU64);
 
@@ -94,7 +94,7 @@ fn hammer(gate: &Gate, rounds: u64) {
             });
         }
         threads.spawn(|| {
-            // Somebody turns the knobs meanwhile, and leaves them as they were.
+            // Changes the limits meanwhile, and restores them at the end.
             for turn in 0..rounds {
                 gate.set("slots", 1 + turn % CAP).unwrap();
                 scopes[0].resize(turn % (SCOPE_CAP + 1));
@@ -123,7 +123,7 @@ fn rounds() -> u64 {
 }
 
 #[test]
-fn whatever_many_threads_do_nothing_is_lost_and_nobody_is_over_the_cap() {
+fn many_threads_lose_no_lease_and_never_pass_the_cap() {
     for skip_ahead in [SkipAhead::default(), SkipAhead::OFF] {
         let gate = Gate::builder()
             .limit(Limit::concurrency("slots", CAP))
@@ -140,7 +140,7 @@ fn whatever_many_threads_do_nothing_is_lost_and_nobody_is_over_the_cap() {
 }
 
 #[test]
-fn closing_a_gate_frees_everybody_who_waits_on_any_thread() {
+fn closing_a_gate_ends_every_wait_on_any_thread() {
     for _ in 0..50 {
         let gate = Gate::builder()
             .limit(Limit::concurrency("slots", CAP))

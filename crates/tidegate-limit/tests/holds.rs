@@ -38,7 +38,7 @@ fn a_parked_limit_lets_one_through_at_a_time_whatever_else_passes_by() {
 }
 
 #[test]
-fn a_held_concurrency_holds_up_everybody() {
+fn a_held_concurrency_blocks_all() {
     let mut limits = limits([Limit::concurrency("slots", 5)]);
     limits.pause(limits.find("slots").unwrap(), at(10));
     assert_eq!(limits.check(&Cost::nothing(), at(0)).unwrap_err().until, Until::At(at(10)));
@@ -53,7 +53,7 @@ fn a_limit_of_nothing_cannot_be_drained() {
 }
 
 #[test]
-fn those_who_take_nothing_of_a_shut_limit_still_get_in() {
+fn requests_that_take_nothing_of_a_blocked_limit_are_admitted() {
     let gate =
         Gate::builder().limit(Limit::rpm(100)).limit(Limit::tpm(1_000)).timer(ThreadTimer::default()).build().unwrap();
     gate.shut("tpm", "no credit left").unwrap();

@@ -43,7 +43,7 @@ impl Journal for Slow {
 }
 
 impl Slow {
-    /// Everything that is under way arrives. Whether there was anything.
+    /// Lets everything that is in flight arrive. Returns whether there was anything.
     fn arrive(&self) -> bool {
         let under_way = std::mem::take(&mut self.0.lock().unwrap().under_way);
         let any = !under_way.is_empty();
@@ -145,13 +145,13 @@ fn simulate(seed: u64, mood: Mood) {
                     .unwrap();
                 let (now, then) = (gate.stats(), again.stats());
                 for limit in &now.limits {
-                    // A bucket is empty at the most.
+                    // A bucket cannot be more than empty.
                     let used = if &*limit.name == "flow" { limit.used.min(limit.amount) } else { limit.used };
                     let counted = then.limit(&limit.name).unwrap().used;
                     assert!(counted >= used, "seed {seed}: {used} of {} are used, {counted} restored", limit.name);
                 }
             }
-            // Nobody is left waiting for a journal that has gone home.
+            // No entry may wait for a journal that has ended.
             running.set(false);
             while gate.stats().waiting > 0 || gate.stats().current > 0 {
                 disk.arrive();
@@ -174,7 +174,7 @@ fn what_is_reserved_is_never_less_than_what_was_granted() {
 }
 
 #[test]
-fn what_nobody_declared_is_written_down_as_soon_as_it_is_known() {
+fn undeclared_usage_is_written_as_soon_as_it_is_known() {
     for seed in 0..seeds() {
         simulate(seed, Mood::Anything);
     }

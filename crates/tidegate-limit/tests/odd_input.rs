@@ -1,4 +1,4 @@
-//! What nobody should ask for: a clear error or a documented meaning, never a hang, never too much.
+//! Odd input: a clear error or a documented meaning, never a hang, never too much.
 
 use std::time::{Duration, SystemTime};
 
@@ -96,8 +96,8 @@ impl Journal for Forgetful {
 }
 
 #[test]
-fn a_journal_that_cannot_write_lets_nobody_through_and_says_why() {
-    for (limit, why) in [(true, "no space left on device"), (false, "the journal gave up on it")] {
+fn a_journal_that_cannot_write_admits_nothing_and_says_why() {
+    for (limit, why) in [(true, "no space left on device"), (false, "the journal dropped the reservation")] {
         EventLoop::simulated(1)
             .run_until_complete(async move {
                 let builder = Gate::builder().limit(Limit::rpm(60).journaled(10));

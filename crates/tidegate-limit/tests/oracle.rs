@@ -96,7 +96,7 @@ fn a_denial_names_the_first_instant_at_which_it_fits_whatever_was_booked() {
 
 /// All come at once; each goes at the instant the oracle says, in order.
 #[test]
-fn without_skipping_everybody_goes_at_the_instant_of_a_perfect_line() {
+fn without_skipping_each_goes_at_the_instant_of_a_perfect_line() {
     explore(0..60, |seed| async move {
         let mut rng = Rng(seed);
         let mut oracle = random_limits(&mut rng);
@@ -138,7 +138,7 @@ fn without_skipping_everybody_goes_at_the_instant_of_a_perfect_line() {
         assert_eq!(
             (stats.alarms, stats.idle_alarms),
             (instants, 0),
-            "one alarm for each instant at which somebody goes"
+            "one alarm for each instant at which an entry is admitted"
         );
     });
 }
@@ -201,7 +201,7 @@ fn a_large_request_is_not_starved_and_what_it_cannot_use_yet_is_not_idle() {
                 }
             });
             sleep(second).await;
-            // The large one can go at 70 s and leaves 20: so many may pass now, or as soon as they fit; not one more.
+            // The large one is due at 70 s and leaves 20: exactly this many may pass, now or as soon as they fit.
             let passed = Rc::new(Cell::new(0));
             for _ in 0..50 {
                 let (gate, passed, large) = (gate.clone(), Rc::clone(&passed), large.task());

@@ -63,7 +63,7 @@ fn now() -> Instant {
 }
 
 impl World {
-    /// Somebody went in: is there anything he should have waited for?
+    /// An entry was admitted: checks that there was nothing to wait for.
     fn went_in(&self, scope: usize, cost: &Cost) {
         let now = now();
         self.inside.set(self.inside.get() + 1);
@@ -73,7 +73,7 @@ impl World {
             let log = self.log.borrow();
             let in_window = log.iter().filter(|entry| now - entry.at < strict.window);
             let total: u64 = in_window.map(|entry| entry.cost.of(strict.dimension)).sum();
-            // Whoever was granted before a limit was lowered stays granted; nobody else comes in above it.
+            // Leases granted before a limit was lowered stay; no other entry is admitted above it.
             let bound = if self.changed.get() { strict.highest.get() } else { strict.amount.get() };
             assert!(total <= bound, "{total} in a window of {}, and {bound} may", strict.name);
         }
@@ -107,7 +107,7 @@ async fn entry(world: Rc<World>, number: usize, scope: usize, cost: Cost, plan: 
     if !world.changed.get() && plan.patience.is_none() {
         let key = cost.of(Dimension::TOKENS);
         let mut last_in = world.last_in.borrow_mut();
-        // Those let in at the same instant take their leases in any order.
+        // Entries admitted at the same instant take their leases in any order.
         let (latest, at) = *last_in[scope].entry(key).or_insert((number, now()));
         assert!(latest <= number || at == now(), "{number} came before {latest} and went in after it");
         last_in[scope].insert(key, (latest.max(number), now()));
@@ -254,6 +254,6 @@ async fn at_rest(world: &World) {
 }
 
 #[test]
-fn whatever_happens_no_window_holds_too_much_nobody_is_passed_by_an_equal_and_nothing_leaks() {
+fn random_schedules_keep_the_windows_and_the_order_and_leak_nothing() {
     explore(0..SEEDS, one_program);
 }

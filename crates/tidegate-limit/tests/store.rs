@@ -316,7 +316,7 @@ fn a_closed_store_says_so() {
 }
 
 #[test]
-fn the_stores_own_thread_lets_everybody_in_and_lets_go_of_the_file() {
+fn the_stores_own_thread_admits_all_and_releases_the_file() {
     let scratch = Scratch::new("thread");
     let store = Store::open_with(scratch.file(), Durability::Crash).unwrap();
     let kept = store.clone();
@@ -383,7 +383,7 @@ fn what_an_answer_cost_above_its_estimate_survives_a_crash() {
             lease.sent();
             sleep(Duration::from_secs(20)).await;
             lease.settle(Cost::tokens(7_900));
-            // Nobody comes after it.
+            // No entry comes after it.
             store.close();
         })
         .unwrap();
@@ -451,7 +451,7 @@ impl Journal for Panics {
 }
 
 #[test]
-fn a_journal_that_panics_is_asked_again_by_the_next_who_comes() {
+fn a_journal_that_panics_is_asked_again_by_the_next_request() {
     EventLoop::simulated(1)
         .run_until_complete(async move {
             let limit = Limit::rpd(10, "UTC").journaled(0);

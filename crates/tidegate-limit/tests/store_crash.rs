@@ -191,7 +191,7 @@ fn a_directory_that_cannot_be_written_to_is_named(scratch: &Scratch) {
     std::fs::create_dir(&directory).unwrap();
     let file = directory.join("limits.db");
     drop(Store::open(&file).unwrap());
-    // Permissions mean nothing to root, so it is somebody else who tries; and he must be able to run this program.
+    // Permissions do not restrict root, so another user tries, who must be able to run this program.
     let program = scratch.0.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     mode(&program, 0o755);

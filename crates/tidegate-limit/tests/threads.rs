@@ -128,7 +128,7 @@ fn first_loop_ends(end: impl FnOnce(EventLoop) + Send + 'static) {
     let waiting = gate.clone();
     second
         .run_until_complete(async move {
-            // Two windows at the most: one for whoever is before it, if he is still there. A lost alarm takes for ever.
+            // At most two windows: one for the entry before it, if that is still there. A lost alarm never fires.
             let entering = waiting.enter(waiting.unscoped(), Cost::request());
             timeout(Duration::from_secs(60), entering).await.expect("the alarm was lost").unwrap().sent();
         })

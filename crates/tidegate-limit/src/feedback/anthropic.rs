@@ -1,4 +1,4 @@
-//! Anthropic's dialect.
+//! Anthropic's answers.
 
 use std::cell::LazyCell;
 
@@ -7,12 +7,12 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 
 use super::body::ErrorBody;
-use super::{Feedback, Headers, Names, Per, Quota, Stop, Unit, Verdict, Which, throttled, time};
+use super::{Feedback, Headers, Per, Quota, QuotaNames, Stop, Unit, Verdict, Which, throttled, time};
 
-const COUNTERS: [(Unit, Names); 4] = [
+const COUNTERS: [(Unit, QuotaNames); 4] = [
     (
         Unit::Requests,
-        Names {
+        QuotaNames {
             limit: "anthropic-ratelimit-requests-limit",
             remaining: "anthropic-ratelimit-requests-remaining",
             reset: "anthropic-ratelimit-requests-reset",
@@ -20,7 +20,7 @@ const COUNTERS: [(Unit, Names); 4] = [
     ),
     (
         Unit::Tokens,
-        Names {
+        QuotaNames {
             limit: "anthropic-ratelimit-tokens-limit",
             remaining: "anthropic-ratelimit-tokens-remaining",
             reset: "anthropic-ratelimit-tokens-reset",
@@ -28,7 +28,7 @@ const COUNTERS: [(Unit, Names); 4] = [
     ),
     (
         Unit::InputTokens,
-        Names {
+        QuotaNames {
             limit: "anthropic-ratelimit-input-tokens-limit",
             remaining: "anthropic-ratelimit-input-tokens-remaining",
             reset: "anthropic-ratelimit-input-tokens-reset",
@@ -36,7 +36,7 @@ const COUNTERS: [(Unit, Names); 4] = [
     ),
     (
         Unit::OutputTokens,
-        Names {
+        QuotaNames {
             limit: "anthropic-ratelimit-output-tokens-limit",
             remaining: "anthropic-ratelimit-output-tokens-remaining",
             reset: "anthropic-ratelimit-output-tokens-reset",
@@ -62,7 +62,7 @@ fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quo
     if error.message.contains("credit balance is too low") {
         return Verdict::Stop(Stop::InsufficientQuota);
     }
-    // The cap has come with 400 and with 429; with the latter, what tells it from a rate limit is a missing delay.
+    // The cap comes with 400 or 429. With 429, it differs from a rate limit by the missing delay.
     let spending = error.message.contains("usage limits") || error.message.contains("spend limit");
     if spending && delay.is_none() && matches!(status, 400 | 403 | 429) {
         return Verdict::Stop(Stop::SpendCap { until: regained(&error.message) });
@@ -71,14 +71,14 @@ fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quo
         429 => {}
         503 | 529 => return Verdict::Overloaded { delay },
         _ if error.is("overloaded_error") => return Verdict::Overloaded { delay },
-        // As 529 passes some gateways.
+        // Some gateways replace 529 by this status.
         500 if error.message == "Overloaded" => return Verdict::Overloaded { delay },
         _ => return Verdict::Other { status },
     }
     throttled(delay, limits(&error.message, quotas))
 }
 
-/// The counters at zero; failing that what the message names.
+/// Returns the limits whose counters are zero or, without any, those that the message names.
 fn limits(message: &str, quotas: &[Quota]) -> Vec<Which> {
     let empty: Vec<_> = quotas.iter().filter(|quota| quota.remaining == 0).map(|quota| quota.which).collect();
     if !empty.is_empty() {

@@ -2,16 +2,16 @@
 
 use serde_json::Value;
 
-/// Bodies beyond this are not looked into: an error message is a few hundred bytes, and a page of HTML tells nothing.
+/// Longer bodies are not read: an error message has a few hundred bytes, and a page of HTML has no information.
 const BODY_LEN_MAX: usize = 256 * 1024;
 
-/// What an error says of itself. Fields that are missing are empty.
+/// The fields of an error. Missing ones are empty.
 #[derive(Debug, Default)]
 pub(super) struct ErrorBody {
     pub(super) message: String,
     /// `type`, or Google's `status`.
     pub(super) kind: String,
-    /// A text or a number in the wild.
+    /// Servers send text or a number.
     pub(super) code: String,
     pub(super) details: Vec<Value>,
 }
@@ -41,7 +41,7 @@ impl ErrorBody {
             return ErrorBody { message, ..ErrorBody::default() };
         }
         let message = text(&error, "message");
-        // Gateways put the provider's whole answer into the message. It knows more than they do, but may be cut.
+        // Gateways put the provider's answer into the message. It has more information, but may be truncated.
         if message.trim_start().starts_with('{')
             && let Ok(inner @ Value::Object(_)) = serde_json::from_str(&message)
         {

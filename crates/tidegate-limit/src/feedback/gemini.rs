@@ -1,4 +1,4 @@
-//! Gemini's dialect: Google's error model, in which the details may be missing and the delay lacks its fraction.
+//! Gemini's answers: Google's error model. The details may be missing, and the delay is rounded down to seconds.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::body::{ErrorBody, text};
 use super::{Feedback, Headers, Per, Stop, Unit, Verdict, Which, longer, throttled, time};
 
-/// Where the day of a daily quota begins.
+/// The time zone in which the day of a daily quota begins.
 const DAY_ZONE: &str = "America/Los_Angeles";
 
-/// `retryDelay` comes without its fraction.
+/// `retryDelay` is rounded down, so this is added.
 const DROPPED_FRACTION: Duration = Duration::from_secs(1);
 
 pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timestamp) -> Feedback {
@@ -38,8 +38,7 @@ fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, now: Timestam
         return Verdict::Stop(Stop::InsufficientQuota);
     }
     let violations = violations(error);
-    // Waiting does not turn a quota of nothing into something. Whoever is over two quotas at once is told of both, so
-    // one of zero decides.
+    // Waiting does not help with a quota of zero. An answer names all exceeded quotas, so one of zero decides.
     if violations.iter().any(|violation| violation.value == Some(0)) || error.message.contains("limit: 0,") {
         return Verdict::Stop(Stop::NoQuota);
     }
@@ -55,7 +54,7 @@ fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, now: Timestam
 fn delay(headers: &impl Headers, error: &ErrorBody, now: Timestamp) -> Option<Duration> {
     let exact = time::delay_in_text(&error.message);
     let info = detail(error, "RetryInfo").and_then(|info| time::go_duration(&text(info, "retryDelay")));
-    // `"0s"` is what is left of half a second.
+    // `"0s"` is half a second, rounded down.
     let dropped = detail(error, "RetryInfo").is_some_and(|info| text(info, "retryDelay") == "0s");
     let info = info
         .or(dropped.then_some(Duration::ZERO))
@@ -90,7 +89,7 @@ fn violation(violation: &Value) -> Violation {
     let per = first(["perday", "perminute"]).map(|found| [Per::Day, Per::Minute][found]);
     let unit = first(["token", "request"]).map(|found| [Unit::InputTokens, Unit::Requests][found]);
     Violation {
-        // A day's quota of something else (images) is one of requests to us: they are what has to stop.
+        // A daily quota of something else (images) is treated as one of requests, because requests have to stop.
         which: unit.or(per.map(|_| Unit::Requests)).map(|unit| Which { unit, per }),
         value: text(violation, "quotaValue").parse().ok(),
     }

@@ -1,8 +1,8 @@
-//! Headers, whoever holds them: a lookup by name is all the parsers need.
+//! The look-up of headers that the parsers need.
 
-/// A lookup of header values by lower-case name; the first value wins, one that is not text counts as absent.
+/// A look-up of header values by lower-case name. Returns the first value; one that is not text counts as absent.
 ///
-/// Lists of pairs are headers already, and so is `http::HeaderMap` with the feature `http`.
+/// Implemented for lists of pairs and, with the feature `http`, for `http::HeaderMap`.
 ///
 /// ```
 /// use tidegate_limit::feedback::Headers;
@@ -12,7 +12,7 @@
 /// assert_eq!(headers.value("retry-after-ms"), None);
 /// ```
 pub trait Headers {
-    /// The first value under `name`. `name` is in lower case; the match must not depend on case.
+    /// Returns the first value of `name`, which is in lower case. The match must ignore case.
     fn value(&self, name: &str) -> Option<&str>;
 }
 

@@ -1,4 +1,4 @@
-//! A gate that listens to what the server says: the one place where feedback meets a clock and a gate.
+//! Applies a server's feedback to a gate. The only file of this module that reads a clock and changes a gate.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use crate::gate::Gate;
 use crate::lease::Lease;
 use crate::limits::Refusal;
 
-/// Reads each answer, tells the gate what follows for everybody, and says what follows for the request itself.
+/// Reads each answer, applies it to the gate, and returns what it means for the request itself.
 ///
-/// A gate that is listened for finds limits that were not stated, or that were stated too high: it has
-/// [`Limit::found`](crate::Limit::found). For that, what became of each request has to be [reported](Self::report).
+/// A gate with a listener finds limits that were not stated or were stated too high: it has
+/// [`Limit::found`](crate::Limit::found). For that, the outcome of each request has to be [reported](Self::report).
 ///
 /// ```
 /// use tidegate_limit::feedback::{Listener, Provider, Verdict};
@@ -30,12 +30,12 @@ use crate::limits::Refusal;
 /// lease.sent();
 /// # let (status, headers) = (429, [("retry-after", "20")]);
 /// # let body = br#"{"error":{"type":"tokens","message":"Rate limit reached on tokens per min (TPM)."}}"#;
-/// // … the answer comes …
+/// // … the answer arrives …
 /// let feedback = listener.on_answer(sent, status, &headers, body);
 /// listener.report(&mut lease, &feedback);
 /// assert!(feedback.verdict.may_retry());
 ///
-/// // Nobody gets past that limit for 20 s; no other limit is touched.
+/// // That limit is paused for 20 s; no other limit is.
 /// drop(lease);
 /// gate.enter(gate.unscoped(), Cost::tokens(900)).await.unwrap();
 /// assert_eq!((listener.now() - sent).as_secs(), 20);
@@ -48,14 +48,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens to `provider` for `gate`, by the names its limits have; see [`Steering::new`].
+    /// Creates a listener to `provider` for `gate`. Limits are matched by name; see [`Steering::new`].
     pub fn new(gate: &Gate, provider: Provider) -> Listener {
         gate.find_limits();
         let steering = Steering::new(gate.stats().limits.into_iter().map(|limit| limit.name));
         Listener { gate: gate.clone(), provider, steering: Mutex::new(steering) }
     }
 
-    /// The same with another steering: other names.
+    /// Sets another steering, for limits with other names.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Listener, Per, Provider, Steering, Unit, Which};
@@ -75,22 +75,22 @@ impl Listener {
         self.steering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate's clock: take `sent` from it.
+    /// Reads the gate's clock, for `sent` of the other methods.
     pub fn now(&self) -> Instant {
         self.gate.shared.instant(self.gate.shared.now())
     }
 
-    /// Reads an answer that has just come to a request that left at `sent`, and tells the gate. What is handed back is
-    /// for the caller: whether this request is to be tried again.
+    /// Reads an answer that has just arrived to a request that was sent at `sent`, and applies it to the gate. The caller
+    /// decides by the returned feedback whether to try this request again.
     pub fn on_answer(&self, sent: Instant, status: u16, headers: &impl Headers, body: &[u8]) -> Feedback {
         let feedback = self.provider.read(status, headers, body, self.wall());
         self.on_feedback(sent, &feedback);
         feedback
     }
 
-    /// The same for one of several machines: what is left is left for all of them, and not to be held against what this one
-    /// has used. And what the gate was told.
-    pub(crate) fn hear_for_all(
+    /// As [`on_answer`](Self::on_answer), for one of several machines that share limits: ignores the counters, which count
+    /// all machines. Also returns the actions that were applied to the gate.
+    pub(crate) fn on_shared_answer(
         &self,
         sent: Instant,
         status: u16,
@@ -103,7 +103,7 @@ impl Listener {
         (feedback, actions)
     }
 
-    /// Tells the gate of an answer that was read elsewhere.
+    /// Applies an answer that was read elsewhere to the gate.
     ///
     /// ```
     /// use std::time::Duration;
@@ -120,8 +120,8 @@ impl Listener {
         self.follow(sent, feedback);
     }
 
-    /// Reports to the gate what became of a request whose answer is `feedback`: whether a limit refused it, and whether the
-    /// server is there. Returns what follows for the request.
+    /// Reports the outcome of a request whose answer is `feedback` to the gate: whether a limit refused it, and whether the
+    /// server is up. Returns what it means for the request.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Listener, Provider};
@@ -146,7 +146,7 @@ impl Listener {
             Verdict::BackOff { .. } => lease.refused(refusal(feedback, None)),
             Verdict::Overloaded { .. } => report = Report::absent(lease),
             Verdict::Other { status } if is_absent(*status) => report = Report::absent(lease),
-            // A day's quota, an account without credit: no limit of this kind.
+            // A daily quota or an account without credit is not a limit that can be found.
             Verdict::Park { .. } | Verdict::Stop(_) => {}
             Verdict::Proceed | Verdict::TooLarge { .. } | Verdict::Other { .. } => lease.served(),
         }
@@ -163,7 +163,7 @@ impl Listener {
 
     fn carry_out(&self, action: &Action, sent: Instant) {
         let gate = &self.gate;
-        let told = match action {
+        let applied = match action {
             Action::Pause { limit, delay } => gate.pause(limit, *delay),
             Action::Park { limit, until, probe_every } => {
                 gate.park(limit, SystemTime::from(*until), Some(*probe_every))
@@ -172,8 +172,8 @@ impl Listener {
             Action::Shut { limit, reason } => gate.shut(limit, reason.clone()),
             Action::Tighten { limit, remaining, full_in } => gate.tighten_as_of(sent, limit, *remaining, *full_in),
         };
-        // A name that the gate does not have can only be in a steering that was made for another.
-        let _ = told;
+        // Fails only for a steering that was made for another gate, with names that this one does not have.
+        let _ = applied;
     }
 
     fn wall(&self) -> Timestamp {
@@ -184,25 +184,25 @@ impl Listener {
     }
 }
 
-/// Gateways answer so for a server that is not there; 521 to 524 are Cloudflare's.
+/// Returns whether a gateway uses this status for a server that is down; 521 to 524 are Cloudflare's.
 fn is_absent(status: u16) -> bool {
     matches!(status, 502 | 504 | 521..=524)
 }
 
-/// What a refusal says about the limit that refused.
+/// Returns what a refusal states about the limit.
 fn refusal(feedback: &Feedback, delay: Option<Duration>) -> Refusal {
     let per_minute = |quota: &&super::Quota| quota.which == super::Which::new(Unit::Requests, Per::Minute);
     let capacity = feedback.quotas.iter().find(per_minute).and_then(|quota| quota.capacity);
     Refusal { delay, window: capacity.map(|capacity| (capacity, Duration::from_secs(60))) }
 }
 
-/// What follows from an answer for its request.
+/// What an answer means for its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// How long this request has to wait before it is tried again, because the server says so.
+    /// How long this request has to wait before it is tried again, if the server states it.
     pub wait: Option<Duration>,
-    /// The answer says that the server is not there, or has too much to do.
+    /// The answer means that the server is down or overloaded.
     pub absent: bool,
     /// For how long the server has been down, if it is.
     pub down_for: Option<Duration>,

@@ -1,5 +1,5 @@
-//! What a server's answer says about its limits, as plain values: status, headers, body and the time in, the next move
-//! out. Nothing here waits or asks for the time but [`Listener`], which tells a gate.
+//! Reads what a server's answer states about its limits: status, headers, body and time in, the next action out, as plain
+//! values. Only [`Listener`] reads a clock and changes a gate.
 //!
 //! ```
 //! use std::time::Duration;
@@ -12,17 +12,17 @@
 //! let feedback = Provider::OpenAi.read(429, &headers, body, jiff::Timestamp::now());
 //! let Verdict::Wait { delay, limits } = &feedback.verdict else { panic!("{feedback:?}") };
 //! assert_eq!(*delay, Duration::from_millis(372));
-//! assert_eq!(limits[0].to_string(), "tokens a minute");
+//! assert_eq!(limits[0].to_string(), "tokens per minute");
 //! assert_eq!(feedback.quotas[0].remaining, 499);
 //! ```
 //!
-//! # What is believed
-//! - Delays that are negative, zero or not a number are as good as none. None is longer than [`DELAY_MAX`].
-//! - A `reset` is when the counter is *full* again; nobody has to wait that long, so it never becomes a delay.
-//! - Counters only ever tighten. A triple of limit, remaining and reset that contradicts itself (`-1`, more left than
-//!   there is, a limit of 0) is ignored.
-//! - Dates are counted on the server's clock if it sends `Date`, so that a skewed clock on our side does no harm.
-//! - What is not understood becomes [`Verdict::BackOff`] or [`Verdict::Other`], by its status. No input panics.
+//! # How input is treated
+//! - Delays that are negative, zero or not a number are ignored. None is taken to be longer than [`DELAY_MAX`].
+//! - A `reset` is the time until the counter is *full* again. A request need not wait that long, so it is not a delay.
+//! - Counters only reduce what is left. A triple of limit, remaining and reset that contradicts itself (`-1`, more left than
+//!   the limit, a limit of 0) is ignored.
+//! - Dates are compared with the server's clock if it sends `Date`, so that a wrong local clock does no harm.
+//! - Other input becomes [`Verdict::BackOff`] or [`Verdict::Other`], depending on its status. No input panics.
 
 mod anthropic;
 mod body;
@@ -43,20 +43,20 @@ pub use listener::{Listener, Report};
 pub use steering::{Action, PROBE_FIRST, PROBE_RAREST, PROBED_BEYOND, Steering, Timing};
 pub use time::DELAY_MAX;
 
-/// Whose dialect an answer is in.
+/// The API format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Provider {
-    /// OpenAI and what is compatible: vLLM, Groq, OpenRouter, Azure, a litellm proxy.
+    /// OpenAI and compatible servers: vLLM, Groq, OpenRouter, Azure, a litellm proxy.
     OpenAi,
     /// Anthropic's Messages API.
     Anthropic,
-    /// Gemini's `generateContent`; a day's quota comes back at midnight in Los Angeles.
+    /// Gemini's `generateContent`. A daily quota is reset at midnight in Los Angeles.
     Gemini,
 }
 
 impl Provider {
-    /// Reads an answer that came at `now`. `body` may be empty; for a success it is not looked at.
+    /// Reads an answer that arrived at `now`. `body` may be empty; that of a success is not read.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Provider, Stop, Verdict};
@@ -76,55 +76,55 @@ impl Provider {
     }
 }
 
-/// What an answer says: what to do next, and what is left.
+/// What an answer states: what to do next, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feedback {
-    /// The next move.
+    /// What to do next.
     pub verdict: Verdict,
-    /// The counters of the headers that make sense, whatever the verdict.
+    /// The valid counters of the headers, with any verdict.
     pub quotas: Vec<Quota>,
 }
 
-/// The next move.
+/// What to do after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// The request was served.
     Proceed,
-    /// Throttled, and the server says for how long.
+    /// The request was throttled, for a stated time.
     Wait {
         /// How long; between a nanosecond and [`DELAY_MAX`].
         delay: Duration,
-        /// Which limits are used up; empty if the server does not say.
+        /// The limits that are used up; empty if not stated.
         limits: Vec<Which>,
     },
-    /// Throttled, and the server does not say for how long.
+    /// The request was throttled, without a stated time.
     BackOff {
-        /// Which limits are used up; empty if the server does not say.
+        /// The limits that are used up; empty if not stated.
         limits: Vec<Which>,
     },
-    /// A day's quota is used up. Whatever short delay came along is wrong.
+    /// A daily quota is used up. A short delay in the same answer is ignored.
     Park {
-        /// When the quota comes back.
+        /// When the quota is reset.
         until: Timestamp,
-        /// Which limits are used up.
+        /// The limits that are used up.
         limits: Vec<Which>,
     },
-    /// The server has too much to do: nobody's limit.
+    /// The server is overloaded; no limit of this client is used up.
     Overloaded {
-        /// How long to leave it alone, if it says so.
+        /// How long to wait, if stated.
         delay: Option<Duration>,
     },
-    /// This request alone can never fit; others can.
+    /// This request can never fit; smaller ones can.
     TooLarge {
-        /// What it was counted as, if the server says so.
+        /// The amount that the request counted as, if stated.
         requested: Option<u64>,
-        /// The limit it does not fit under.
+        /// The limit under which it does not fit, if stated.
         limit: Option<u64>,
     },
-    /// No request will succeed until somebody acts.
+    /// No request will succeed until the account is changed.
     Stop(Stop),
-    /// Nothing about limits: the status has to be dealt with by other means.
+    /// The answer is not about limits; the caller has to handle the status.
     Other {
         /// The answer's status.
         status: u16,
@@ -132,8 +132,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the same request may succeed later, as far as limits are concerned. [`Verdict::Other`] has to be judged
-    /// by its status; of it, the faults of servers (5xx) and 408 are retried.
+    /// Whether the same request may succeed later. Of [`Verdict::Other`], these are server errors (5xx) and 408.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Stop, Verdict};
@@ -150,7 +149,7 @@ impl Verdict {
     }
 }
 
-/// Why there is no point in going on.
+/// Why no request will succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
@@ -158,7 +157,7 @@ pub enum Stop {
     InsufficientQuota,
     /// The cap on spending is reached.
     SpendCap {
-        /// When access comes back by itself, if the server says so.
+        /// When access is restored without a change, if stated.
         until: Option<Timestamp>,
     },
     /// The account has a quota of zero for this model.
@@ -188,7 +187,7 @@ impl fmt::Display for Stop {
 pub enum Unit {
     /// Requests.
     Requests,
-    /// Tokens, in and out.
+    /// Tokens of prompts and answers together.
     Tokens,
     /// Tokens of prompts.
     InputTokens,
@@ -196,7 +195,7 @@ pub enum Unit {
     OutputTokens,
 }
 
-/// How long a limit's window is.
+/// The length of a limit's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Per {
@@ -206,21 +205,21 @@ pub enum Per {
     Day,
 }
 
-/// A server's limit, as far as an answer names it.
+/// A server's limit, as named by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Which {
     /// What it counts.
     pub unit: Unit,
-    /// Over how long; `None` if the answer does not say.
+    /// The window; `None` if the answer does not state it.
     pub per: Option<Per>,
 }
 
 impl Which {
-    /// A limit that counts `unit` over `per`.
+    /// Creates the name of a limit that counts `unit` per `per`.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Per, Unit, Which};
-    /// assert_eq!(Which::new(Unit::Requests, Per::Day).to_string(), "requests a day");
+    /// assert_eq!(Which::new(Unit::Requests, Per::Day).to_string(), "requests per day");
     /// ```
     pub fn new(unit: Unit, per: impl Into<Option<Per>>) -> Which {
         Which { unit, per: per.into() }
@@ -236,30 +235,30 @@ impl fmt::Display for Which {
             Unit::OutputTokens => "output tokens",
         })?;
         f.write_str(match self.per {
-            Some(Per::Minute) => " a minute",
-            Some(Per::Day) => " a day",
+            Some(Per::Minute) => " per minute",
+            Some(Per::Day) => " per day",
             None => "",
         })
     }
 }
 
-/// A counter that the headers tell of.
+/// A counter in the headers of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Which limit it belongs to.
+    /// The limit that it belongs to.
     pub which: Which,
-    /// What the server allows in a window, if it says so; at least 1.
+    /// The amount per window, if stated; at least 1.
     pub capacity: Option<u64>,
     /// What was left when the server answered; at most `capacity`.
     pub remaining: u64,
-    /// How long until all of it is back. Not how long to wait.
+    /// The time until all of it is back, which is longer than a request has to wait.
     pub full_in: Option<Duration>,
 }
 
 impl Quota {
-    /// The triple of these names, unless it is nonsense. Most answers have none, so one look has to tell; and the time is
-    /// asked for only by those that do.
-    fn read(which: Which, headers: &impl Headers, now: impl Fn() -> Timestamp, names: &Names) -> Option<Quota> {
+    /// Reads the headers of these names, unless they are invalid. Most answers have none, so one look-up has to be enough
+    /// for them, and the time is read only if it is needed.
+    fn read(which: Which, headers: &impl Headers, now: impl Fn() -> Timestamp, names: &QuotaNames) -> Option<Quota> {
         let number = |name: &str| headers.value(name).map(|text| text.trim().parse::<u64>());
         let remaining = number(names.remaining)?.ok()?;
         let full_in = headers.value(names.reset).and_then(|text| time::reset(text, now()));
@@ -267,21 +266,22 @@ impl Quota {
             Some(limit) => Some(limit.ok().filter(|&limit| limit > 0)?),
             None => None,
         };
-        // A lone zero is what gateways send that count nothing.
-        let told = capacity.is_some() || full_in.is_some() || remaining > 0;
-        let sane = capacity.is_none_or(|capacity| remaining <= capacity);
-        (told && sane).then_some(Quota { which, capacity, remaining, full_in })
+        // Gateways that count nothing send a zero alone.
+        let counts = capacity.is_some() || full_in.is_some() || remaining > 0;
+        let is_valid = capacity.is_none_or(|capacity| remaining <= capacity);
+        (counts && is_valid).then_some(Quota { which, capacity, remaining, full_in })
     }
 }
 
 /// The headers of one counter.
-struct Names {
+struct QuotaNames {
     limit: &'static str,
     remaining: &'static str,
     reset: &'static str,
 }
 
-/// The longer of an exact delay and a `Retry-After` in whole seconds; of two that differ by rounding, the exact one.
+/// Returns the longer of an exact delay and a `Retry-After` in whole seconds. If they differ by rounding, returns the exact
+/// one.
 fn longer(exact: Option<Duration>, whole_seconds: Option<Duration>) -> Option<Duration> {
     match (exact, whole_seconds) {
         (Some(exact), Some(rounded)) if rounded >= exact + Duration::from_secs(1) => Some(rounded),
@@ -290,7 +290,7 @@ fn longer(exact: Option<Duration>, whole_seconds: Option<Duration>) -> Option<Du
     }
 }
 
-/// Throttled for `delay`, or for who knows how long.
+/// The verdict of a throttled request, with or without a stated delay.
 fn throttled(delay: Option<Duration>, limits: Vec<Which>) -> Verdict {
     match delay {
         Some(delay) => Verdict::Wait { delay, limits },

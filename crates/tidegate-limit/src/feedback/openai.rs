@@ -1,17 +1,17 @@
-//! OpenAI's dialect, and what its imitators make of it.
+//! The answers of OpenAI and compatible servers.
 
 use std::cell::LazyCell;
 
 use jiff::Timestamp;
 
 use super::body::ErrorBody;
-use super::{Feedback, Headers, Names, Per, Quota, Stop, Unit, Verdict, Which, longer, throttled, time};
+use super::{Feedback, Headers, Per, Quota, QuotaNames, Stop, Unit, Verdict, Which, longer, throttled, time};
 
-/// Which window is meant is not said: OpenAI means the minute, others a day.
-const COUNTERS: [(Unit, Names); 2] = [
+/// The window is not stated: OpenAI means a minute, others a day.
+const COUNTERS: [(Unit, QuotaNames); 2] = [
     (
         Unit::Requests,
-        Names {
+        QuotaNames {
             limit: "x-ratelimit-limit-requests",
             remaining: "x-ratelimit-remaining-requests",
             reset: "x-ratelimit-reset-requests",
@@ -19,7 +19,7 @@ const COUNTERS: [(Unit, Names); 2] = [
     ),
     (
         Unit::Tokens,
-        Names {
+        QuotaNames {
             limit: "x-ratelimit-limit-tokens",
             remaining: "x-ratelimit-remaining-tokens",
             reset: "x-ratelimit-reset-tokens",
@@ -42,7 +42,7 @@ pub(super) fn read(status: u16, headers: &impl Headers, body: &[u8], now: Timest
 }
 
 fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quota], now: Timestamp) -> Verdict {
-    // A proxy may keep the provider's code only inside of its own message.
+    // A proxy may have the provider's code only in its own message.
     if error.is("insufficient_quota") || error.message.contains("insufficient_quota") {
         return Verdict::Stop(Stop::InsufficientQuota);
     }
@@ -65,14 +65,15 @@ fn refused(status: u16, headers: &impl Headers, error: &ErrorBody, quotas: &[Quo
 fn delay(headers: &impl Headers, error: &ErrorBody, now: Timestamp) -> Option<std::time::Duration> {
     let millis = headers.value("retry-after-ms").and_then(|text| time::go_duration(&format!("{}ms", text.trim())));
     let exact = millis.or_else(|| time::delay_in_text(&error.message));
-    // A litellm proxy passes the provider's header on under a name of its own.
+    // A litellm proxy passes the provider's header on under its own name.
     let rounded = ["retry-after", "llm_provider-retry-after"]
         .iter()
         .find_map(|name| headers.value(name).and_then(|text| time::retry_after(text, now)));
     longer(exact, rounded)
 }
 
-/// The limit that the message names; failing that the counters at zero; failing that the error's type.
+/// Returns the limit that the message names; without one, those whose counters are zero; without any, that of the error's
+/// type.
 fn limits(error: &ErrorBody, quotas: &[Quota]) -> Vec<Which> {
     const NAMES: [(&str, &str, Unit, Per); 4] = [
         ("(RPM)", "requests per min", Unit::Requests, Per::Minute),
@@ -95,7 +96,7 @@ fn limits(error: &ErrorBody, quotas: &[Quota]) -> Vec<Which> {
     }
 }
 
-/// The whole number behind `lead`, without separators.
+/// Returns the whole number after `lead`, without separators.
 fn number_after(message: &str, lead: &str) -> Option<u64> {
     let tail = &message[message.find(lead)? + lead.len()..];
     let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());

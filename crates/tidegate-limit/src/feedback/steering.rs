@@ -1,4 +1,4 @@
-//! From what servers say to the next action of a gate. Pure: time is an argument; see `listener.rs` for the caller.
+//! Decides from a server's feedback what to change at a gate. Pure: time is an argument; see `listener.rs` for the caller.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,54 +9,54 @@ use jiff::Timestamp;
 use super::time::{DELAY_MAX, until};
 use super::{Feedback, Per, Quota, Unit, Verdict, Which};
 
-/// A delay beyond this is sat out with a probe now and then: a server that is wrong by hours must not cost hours.
+/// During a longer delay, probes are sent: a delay that the server states too long by hours must not cost hours.
 pub const PROBED_BEYOND: Duration = Duration::from_secs(10 * 60);
-/// The first probe of a parked limit comes this long after the refusal: the turn of the day may be late by a moment.
+/// The time from the refusal to the first probe of a parked limit.
 pub const PROBE_FIRST: Duration = Duration::from_secs(60);
-/// Each refused probe doubles the time to the next, up to this: some thirty a day.
+/// The longest time between probes. Each refused probe doubles the time to the next, up to this: some thirty per day.
 pub const PROBE_RAREST: Duration = Duration::from_secs(3600);
-/// A counter without a date is taken to be that empty for this long.
+/// A counter without a reset time is used for this long.
 const UNDATED: Duration = Duration::from_secs(1);
 
-/// What a gate is to be told about one of its limits.
+/// A change to one of a gate's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Nobody passes for as long as `delay`.
+    /// Block the limit for `delay`.
     Pause {
-        /// Which limit.
+        /// The limit's name.
         limit: Arc<str>,
         /// How long.
         delay: Duration,
     },
-    /// Nobody passes before `until`, but for one every `probe_every`.
+    /// Block the limit until `until`, except for one request per `probe_every`.
     Park {
-        /// Which limit.
+        /// The limit's name.
         limit: Arc<str>,
-        /// Until when.
+        /// When the parking ends.
         until: Timestamp,
-        /// How often one may try.
+        /// The time between probes.
         probe_every: Duration,
     },
-    /// The limit is back before its time.
+    /// End a parking early, because a probe was served.
     Resume {
-        /// Which limit.
+        /// The limit's name.
         limit: Arc<str>,
     },
-    /// Nobody passes any more.
+    /// Block the limit until it is resumed.
     Shut {
-        /// Which limit.
+        /// The limit's name.
         limit: Arc<str>,
-        /// Why, for those who wait.
+        /// The reason, for the errors of waiting entries.
         reason: Arc<str>,
     },
-    /// No more than `remaining` is left now, and all of it back in `full_in`.
+    /// Reduce what is left to `remaining`, until all of it is back in `full_in`.
     Tighten {
-        /// Which limit.
+        /// The limit's name.
         limit: Arc<str>,
         /// What is left.
         remaining: u64,
-        /// How long until all of it is back.
+        /// The time until all of it is back.
         full_in: Duration,
     },
 }
@@ -66,27 +66,27 @@ pub enum Action {
 pub struct Timing {
     /// When it was sent.
     pub sent: Instant,
-    /// When its answer came; not before `sent`.
+    /// When its answer arrived; not before `sent`.
     pub answered: Instant,
-    /// The same on the wall clock.
+    /// `answered` on the wall clock.
     pub answered_wall: Timestamp,
 }
 
-/// Decides what a gate is told, answer by answer.
+/// Decides for each answer what to change at the gate.
 ///
-/// | verdict | what the gate is told |
+/// | verdict | change |
 /// |---|---|
-/// | [`Wait`](Verdict::Wait) | limits of tokens or of a day that the gate has are paused for the delay if the server names them; beyond 10 minutes a limit is parked; otherwise nothing: see [`Listener::report`](super::Listener::report) |
-/// | [`BackOff`](Verdict::BackOff) | nothing: see [`Listener::report`](super::Listener::report) |
-/// | [`Park`](Verdict::Park) | the limits are parked until the quota comes back; one probe after a minute, then after 2, 4, … up to 60 minutes; one that is served ends it |
-/// | [`Overloaded`](Verdict::Overloaded) | with a delay everything is paused, beyond 10 minutes parked; without, nothing: the request backs off alone |
-/// | [`Stop`](Verdict::Stop) | the gate is shut: who waits is told why |
-/// | [`Proceed`](Verdict::Proceed), [`TooLarge`](Verdict::TooLarge), [`Other`](Verdict::Other) | nothing |
+/// | [`Wait`](Verdict::Wait) | limits of tokens or days that the server names and the gate has are paused for the delay; with more than 10 minutes, the limit is parked; otherwise none: see [`Listener::report`](super::Listener::report) |
+/// | [`BackOff`](Verdict::BackOff) | none: see [`Listener::report`](super::Listener::report) |
+/// | [`Park`](Verdict::Park) | the limits are parked until the quota is reset; one probe after a minute, then after 2, 4, … up to 60 minutes; a probe that is served ends the parking |
+/// | [`Overloaded`](Verdict::Overloaded) | with a delay, all requests are paused, or parked beyond 10 minutes; without one, none: only the request backs off |
+/// | [`Stop`](Verdict::Stop) | the gate is shut; waiting entries fail with the reason |
+/// | [`Proceed`](Verdict::Proceed), [`TooLarge`](Verdict::TooLarge), [`Other`](Verdict::Other) | none |
 ///
-/// If an answer names no limit, or one that the gate does not have, it is the one every request passes: requests a
-/// minute. Refusals of requests that were sent before the last one came do not count again. What the headers say is
-/// left tightens the limit of that name; since answers are late by as long as the model thinks, what has come back since
-/// the request was sent is added in.
+/// If an answer names no limit, or one that the gate does not have, the limit of requests per minute is used, which applies
+/// to every request. Refusals of requests that were sent before the last refusal arrived do not count again. A counter in
+/// the headers reduces what is left under its limit; what has come back since the request was sent is added, because an
+/// answer may take long.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -105,27 +105,27 @@ pub struct Timing {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Steering {
-    /// The limits that the gate has.
+    /// The names of the gate's limits.
     limits: Vec<Arc<str>>,
-    /// Which of them a server's limit is; all of them are in `limits`.
+    /// The gate's limits for the server's; all of them are in `limits`.
     bindings: Vec<(Which, Arc<str>)>,
     refusals: HashMap<Arc<str>, Refusals>,
 }
 
-/// A limit that refuses, again and again.
+/// The refusals of a limit in a row.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
-    /// In a row; at least 1.
+    /// At least 1.
     count: u32,
-    /// When the last of them came. What was sent before is no news.
+    /// When the last one arrived. The answers to requests sent before it are not counted.
     last: Instant,
-    /// It is parked, so somebody who gets through is news.
+    /// The limit is parked, so a request that is served ends the parking.
     parked: bool,
 }
 
 impl Steering {
-    /// For a gate with limits of these names. Those called `rpm`, `tpm`, `itpm`, `otpm`, `rpd` and `tpd` are what they are
-    /// called; others have to be [bound](Self::bind).
+    /// Creates a steering for a gate with limits of these names. `rpm`, `tpm`, `itpm`, `otpm`, `rpd` and `tpd` have their
+    /// usual meaning; other names have to be [bound](Self::bind).
     ///
     /// ```
     /// # use tidegate_limit::feedback::Steering;
@@ -148,7 +148,7 @@ impl Steering {
         steering
     }
 
-    /// What the server calls `which` is the gate's `limit`. A name that the gate does not have is left aside.
+    /// Binds the server's limit `which` to the gate's `limit`. A name that the gate does not have is ignored.
     ///
     /// ```
     /// use tidegate_limit::feedback::{Per, Steering, Unit, Which};
@@ -164,7 +164,7 @@ impl Steering {
         self
     }
 
-    /// Takes an answer in, says what the gate is to be told.
+    /// Returns the changes that an answer leads to.
     pub fn on_feedback(&mut self, feedback: &Feedback, timing: Timing) -> Vec<Action> {
         let mut actions: Vec<Action> = feedback.quotas.iter().filter_map(|quota| self.tighten(quota, timing)).collect();
         match &feedback.verdict {
@@ -179,7 +179,7 @@ impl Steering {
                 actions.extend(paused.map(|limit| Action::Pause { limit, delay: *delay }));
             }
             Verdict::Park { until: at, limits } => {
-                // Should it have passed by our clock, a minute will show whether it has by theirs.
+                // If it has passed by the local clock, a probe after a minute shows whether it has by the server's.
                 let delay = until(*at, timing.answered_wall).unwrap_or(PROBE_FIRST).min(DELAY_MAX);
                 for limit in self.resolve(limits) {
                     actions.push(self.park(limit, delay, timing));
@@ -203,8 +203,8 @@ impl Steering {
         actions
     }
 
-    /// Whether a stated limit takes care of the refusal: it says how long to wait, for limits that this gate has and that
-    /// do not count requests per minute. Those are found, if they are not what was stated.
+    /// Returns whether stated limits handle the refusal: it states how long to wait, for limits that the gate has and that do
+    /// not count requests per minute. A refusal by requests per minute is left to the limits that are found.
     pub(super) fn takes_care_of(&self, verdict: &Verdict) -> bool {
         match verdict {
             Verdict::Wait { delay, limits } => *delay > PROBED_BEYOND || !self.stated(limits).is_empty(),
@@ -212,7 +212,7 @@ impl Steering {
         }
     }
 
-    /// The gate's limits for those that the server names, if all of them count tokens or days and are limits of this gate.
+    /// Returns the gate's limits for those that the server names, if the gate has all of them and all count tokens or days.
     fn stated(&self, which: &[Which]) -> Vec<Arc<str>> {
         let bound = |which: &Which| match (which.unit, which.per) {
             (Unit::Requests, None | Some(Per::Minute)) => None,
@@ -236,7 +236,7 @@ impl Steering {
         Action::Park { limit, until, probe_every: probe_every.min(PROBE_RAREST) }
     }
 
-    /// Counts a refusal; how many in a row that makes, and whether it is one more.
+    /// Counts a refusal. Returns the number of refusals in a row, and whether this one was counted.
     fn refused(&mut self, limit: &Arc<str>, timing: Timing) -> (u32, bool) {
         match self.refusals.get_mut(limit) {
             None => {
@@ -254,7 +254,7 @@ impl Steering {
         }
     }
 
-    /// What was served after a refusal shows that the limit is back.
+    /// A request was served. If it was sent after a limit's last refusal, that limit admits requests again.
     fn served(&mut self, timing: Timing, actions: &mut Vec<Action>) {
         self.refusals.retain(|limit, refusals| {
             let back = timing.sent >= refusals.last;
@@ -266,10 +266,10 @@ impl Steering {
     }
 
     fn tighten(&self, quota: &Quota, timing: Timing) -> Option<Action> {
-        // A counter of unknown window is one of a minute, if anything: a day emptied by mistake would cost the day.
+        // A counter without a window is taken for one of a minute: emptying a day by mistake would cost the day.
         let per = quota.which.per.unwrap_or(Per::Minute);
         let limit = match quota.which.unit {
-            // A counter of answers says nothing about what else a limit of tokens counts: it is smaller by far.
+            // A counter of answers is much smaller than a limit of all tokens, so it is applied only to its own limit.
             Unit::OutputTokens => self.exactly(Unit::OutputTokens, per),
             unit => self.bound(unit, per),
         }?;
@@ -285,7 +285,7 @@ impl Steering {
         Some(Action::Tighten { limit, remaining, full_in: left })
     }
 
-    /// The gate's limits for those that the server names.
+    /// Returns the gate's limits for those that the server names, or the one that applies to every request.
     fn resolve(&self, which: &[Which]) -> Vec<Arc<str>> {
         let mut found: Vec<Arc<str>> = Vec::new();
         for which in which {
@@ -304,7 +304,7 @@ impl Steering {
     }
 
     fn bound(&self, unit: Unit, per: Per) -> Option<Arc<str>> {
-        // Who does not count prompts and answers apart counts them together.
+        // A gate without separate limits for prompts and answers has one for both.
         self.exactly(unit, per).or_else(|| match unit {
             Unit::InputTokens | Unit::OutputTokens => self.exactly(Unit::Tokens, per),
             Unit::Requests | Unit::Tokens => None,
@@ -316,7 +316,7 @@ impl Steering {
         self.bindings.iter().find(|(bound, _)| *bound == which).map(|(_, limit)| Arc::clone(limit))
     }
 
-    /// The limit that every request passes.
+    /// Returns a limit that applies to every request.
     fn everything(&self) -> Option<Arc<str>> {
         self.bound(Unit::Requests, Per::Minute)
             .or_else(|| self.bound(Unit::Requests, Per::Day))
@@ -325,7 +325,7 @@ impl Steering {
 }
 
 impl Action {
-    /// The limit it is about.
+    /// Returns the name of the limit.
     ///
     /// ```
     /// # use tidegate_limit::feedback::Action;
@@ -427,7 +427,7 @@ mod tests {
             let park = Action::Park { limit: "rpd".into(), until: midnight, probe_every };
             let refused = desk.midnight();
             assert_eq!(desk.verdict(sent, sent + 1.0, refused.clone()), std::slice::from_ref(&park));
-            // Others that were under way change nothing.
+            // Others that were in flight change nothing.
             assert_eq!(desk.verdict(sent - 1.0_f64.min(sent), sent + 1.0, refused), [park]);
             sent += 1.0 + probe_every.as_secs_f64();
         }
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_pauses_everybody_only_if_the_server_asks_for_it() {
+    fn overload_pauses_all_requests_only_if_the_server_asks_for_it() {
         let mut desk = Desk::new();
         let delay = Some(Duration::from_secs(5));
         assert_eq!(desk.verdict(0.0, 1.0, Verdict::Overloaded { delay }), [desk.pause("rpm", 5.0)]);

@@ -1,5 +1,5 @@
-//! Spans and instants as servers write them. Everything here takes text from outside: what is not understood, negative,
-//! zero or not a number is `None`, and nothing is longer than [`DELAY_MAX`].
+//! Durations and instants as servers write them. The input is not trusted: text that is invalid, negative, zero or not a
+//! number is `None`, and no result is longer than [`DELAY_MAX`].
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use jiff::{Timestamp, ToSpan};
 
 use super::headers::Headers;
 
-/// No delay that a server asks for is taken to be longer: 25 hours, the longest a calendar day can be.
+/// The longest delay that is used if a server asks for more: 25 hours, the longest calendar day.
 ///
-/// Beyond that lies either a mistake or a quota that a process should not sit out.
+/// A longer one is a mistake, or a quota that a process should not wait for.
 pub const DELAY_MAX: Duration = Duration::from_secs(25 * 3600);
 
-/// A server's clock may be off by this much and its `Date` is still believed.
+/// A server's `Date` is used if its clock differs by at most this much.
 const SKEW_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Numbers from here on are points in time: as seconds the year 2001, as a span 31 years.
+/// Numbers from here on are instants: as seconds since 1970 the year 2001, as a duration 31 years.
 const EPOCH_SECONDS_MIN: f64 = 1e9;
 /// The same in milliseconds.
 const EPOCH_MILLIS_MIN: f64 = 1e12;
 
-/// Seconds as a span that is worth waiting for.
+/// Converts seconds to a delay, or `None` if they are not a valid one.
 fn span(seconds: f64) -> Option<Duration> {
     if !seconds.is_finite() || seconds <= 0.0 {
         return None;
     }
-    // Rounded up to the nanosecond: waiting a little less than asked is a refusal.
+    // Rounded up to the nanosecond: a request that comes a little too early is refused.
     let nanos = (seconds.min(DELAY_MAX.as_secs_f64()) * 1e9).ceil();
     Some(Duration::from_nanos(nanos as u64).min(DELAY_MAX))
 }
 
-/// A Go duration at the start of `text`: `372ms`, `6m0s`, `1h2m3.5s`. Returns the seconds and the rest of the text.
+/// Parses a Go duration at the start of `text`: `372ms`, `6m0s`, `1h2m3.5s`. Returns the seconds and the rest of the text.
 fn go_prefix(text: &str) -> Option<(f64, &str)> {
     let mut rest = text;
     let mut total = None;
@@ -55,8 +55,8 @@ fn go_prefix(text: &str) -> Option<(f64, &str)> {
     total.map(|total| (total, rest))
 }
 
-/// Digits with at most one point at the start of `text`. A point needs a digit behind it, so `36.` is 36 and the end of
-/// a sentence.
+/// Parses digits with at most one point at the start of `text`. A point needs a digit after it, so `36.` is 36 at the end
+/// of a sentence.
 fn number_prefix(text: &str) -> Option<(f64, &str)> {
     let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
     let whole = digits(text);
@@ -71,16 +71,16 @@ fn number_prefix(text: &str) -> Option<(f64, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// A whole value that is a Go duration.
+/// Parses a value that is a Go duration and nothing else.
 pub(super) fn go_duration(text: &str) -> Option<Duration> {
     let (seconds, rest) = go_prefix(text.trim())?;
     if rest.is_empty() { span(seconds) } else { None }
 }
 
-/// A span in a sentence: `Please try again in 6m0s.`, `Please retry in 36.43s.`, `retry after 6 seconds`.
+/// Finds a duration in a sentence: `Please try again in 6m0s.`, `Please retry in 36.43s.`, `retry after 6 seconds`.
 pub(super) fn delay_in_text(message: &str) -> Option<Duration> {
     const LEADS: [&str; 5] = ["try again in ", "retry in ", "try again after ", "retry after ", "please wait "];
-    // Only ASCII is changed, so offsets stay true.
+    // Only ASCII is changed, so offsets stay valid.
     let lower = message.to_ascii_lowercase();
     LEADS.iter().find_map(|lead| {
         let tail = lower[lower.find(lead)? + lead.len()..].trim_start();
@@ -94,7 +94,7 @@ pub(super) fn delay_in_text(message: &str) -> Option<Duration> {
     })
 }
 
-/// A number, spaces perhaps, and a unit in words.
+/// Parses a number, optional spaces, and a unit in words.
 fn spelled_prefix(text: &str) -> Option<(f64, &str)> {
     let (number, rest) = number_prefix(text)?;
     let word = rest.trim_start();
@@ -110,7 +110,7 @@ fn spelled_prefix(text: &str) -> Option<(f64, &str)> {
     Some((number * scale, &word[end..]))
 }
 
-/// When a counter is full again: a Go duration, plain seconds, seconds or milliseconds since 1970, or RFC 3339.
+/// Parses when a counter is full again: a Go duration, seconds, seconds or milliseconds since 1970, or RFC 3339.
 pub(super) fn reset(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
@@ -128,13 +128,13 @@ fn epoch_seconds(at: Timestamp) -> f64 {
     at.as_nanosecond() as f64 / 1e9
 }
 
-/// From `now` until `at`; `None` if that is not ahead.
+/// Returns the time from `now` to `at`, or `None` if `at` is not in the future.
 pub(super) fn until(at: Timestamp, now: Timestamp) -> Option<Duration> {
     let ahead = Duration::try_from(at.duration_since(now)).ok()?;
     if ahead.is_zero() { None } else { Some(ahead.min(DELAY_MAX)) }
 }
 
-/// `Retry-After`: seconds, also with a fraction, or an HTTP date.
+/// Parses `Retry-After`: seconds, also with a fraction, or an HTTP date.
 pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
@@ -144,24 +144,24 @@ pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     go_duration(text).or_else(|| until(http_date(text)?, now))
 }
 
-/// An HTTP date. The two obsolete forms are not sent by anybody any more.
+/// Parses an HTTP date, except in its two obsolete forms.
 fn http_date(text: &str) -> Option<Timestamp> {
     static PARSER: DateTimeParser = DateTimeParser::new().relaxed_weekday(true);
     PARSER.parse_timestamp(text).ok()
 }
 
-/// The server's clock if it tells it, so that its dates mean what it meant; otherwise ours.
+/// Returns the server's time if it sends one, so that its dates are compared with its own clock; otherwise the local time.
 ///
-/// `Date` drops the fraction: what is counted from it is at most a second too long, never too short.
+/// `Date` has no fraction of a second, so a time until a date is up to a second too long, never too short.
 pub(super) fn reference(headers: &impl Headers, now: Timestamp) -> Timestamp {
     let Some(date) = headers.value("date").and_then(http_date) else { return now };
     let skew = date.duration_since(now).unsigned_abs();
     if skew <= SKEW_MAX { date } else { now }
 }
 
-/// The next midnight in `zone`; days of 23 and 25 hours are what they are.
+/// Returns the next midnight in `zone`, also after days of 23 and 25 hours.
 pub(super) fn next_midnight(zone: &TimeZone, now: Timestamp) -> Timestamp {
-    // Where the calendar ends there is no tomorrow; a day from now is as good as any answer.
+    // At the end of the calendar there is no next day; a day from now is used.
     let day = || now.saturating_add(DELAY_MAX).unwrap_or(now);
     let Ok(tomorrow) = now.to_zoned(zone.clone()).date().checked_add(1.day()) else { return day() };
     tomorrow.to_zoned(zone.clone()).map_or_else(|_| day(), |midnight| midnight.timestamp())
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn dates_are_counted_on_the_servers_clock() {
-        // Ours is three minutes ahead; on ours the date has passed.
+        // The local clock is three minutes ahead; by it the date has passed.
         let now = at("2026-11-15T12:03:00Z");
         let headers = [("date", "Sun, 15 Nov 2026 12:00:00 GMT")];
         let reference = reference(&headers, now);

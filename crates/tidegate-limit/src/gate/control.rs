@@ -1,4 +1,4 @@
-//! What a gate is told while it is in use: other amounts, and what the server said.
+//! Changes to a gate in use: amounts, pauses, and what a server reports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,10 +8,10 @@ use crate::error::{EnterError, UnknownLimit};
 use crate::learn::Found;
 use crate::limits::LimitId;
 use crate::moment::Moment;
-use crate::pump::{Effects, State};
+use crate::pump::{Effects, GateState};
 
 impl Gate {
-    fn with_limit(&self, name: &str, change: impl FnOnce(&mut State, LimitId, Moment)) -> Result<(), UnknownLimit> {
+    fn with_limit(&self, name: &str, change: impl FnOnce(&mut GateState, LimitId, Moment)) -> Result<(), UnknownLimit> {
         self.shared.change(|state, now, _| {
             let limit = state.limits.find(name).ok_or_else(|| UnknownLimit(name.to_owned()))?;
             change(state, limit, now);
@@ -19,9 +19,10 @@ impl Gate {
         })
     }
 
-    /// Changes the amount of a limit, in effect when this returns. Raised: whoever fits now goes at once. Lowered: nobody
-    /// goes until the lower amount is kept; leases that have been granted stay. A concurrency of 0 stops everybody until
-    /// it is raised; a rate of 0 refuses every cost as too large. [`adjust`](Self::adjust) does not change it any more.
+    /// Changes the amount of a limit, in effect when this returns. After a raise, entries that fit now are admitted at once.
+    /// After a reduction, none is admitted until the lower amount is kept; leases stay valid. A concurrency of 0 blocks all
+    /// entries until it is raised; a rate of 0 refuses every cost as too large. [`adjust`](Self::adjust) no longer changes
+    /// this limit.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -39,8 +40,8 @@ impl Gate {
         self.with_limit(limit, |state, limit, now| state.limits.set_amount(limit, amount, now))
     }
 
-    /// As [`set`](Self::set), by a program that derives the amount from something: an amount that was set stays. Returns
-    /// `true` if the amount is this one now.
+    /// As [`set`](Self::set), for a program that computes the amount: does not change an amount that was set. Returns `true`
+    /// if it changed the amount.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -59,7 +60,7 @@ impl Gate {
         Ok(is_adjusted)
     }
 
-    /// Lets nobody past a limit for this long: the server has said so. A longer pause told before stays.
+    /// Blocks a limit for `duration`, as a server has asked for. A pause that lasts longer stays.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -74,8 +75,8 @@ impl Gate {
         self.with_limit(limit, |state, limit, now| state.limits.pause(limit, now + duration))
     }
 
-    /// Lets nobody past a limit until the wall clock shows `until`, except for one entry every `probe_every`, if given:
-    /// for a daily quota that is used up.
+    /// Blocks a limit until the wall clock shows `until`, for a daily quota that is used up. With `probe_every`, one entry
+    /// per that time is admitted.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -94,7 +95,7 @@ impl Gate {
         })
     }
 
-    /// Lets nobody past a limit until it is [resumed](Self::resume), and tells everybody why: who waits, and who comes.
+    /// Blocks a limit until it is [resumed](Self::resume). Entries in line and later ones fail with `reason`.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -112,7 +113,7 @@ impl Gate {
         let mut state = self.shared.lock_at(now);
         let id = state.limits.find(limit).ok_or_else(|| UnknownLimit(limit.to_owned()))?;
         state.limits.shut(id, Arc::clone(&reason));
-        // Those too who wait for their scope alone: nobody else would ever tell them.
+        // Includes entries that wait for their scope alone: the pump does not check them.
         state.refuse_all(now.moment, &mut effects, |limits, cost| {
             let slot = limits.slot(id);
             let error = || EnterError::Shut { limit: Arc::clone(&slot.name), reason: Arc::clone(&reason) };
@@ -124,7 +125,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends a pause, a parking or a shutting.
+    /// Ends what [`pause`](Self::pause), [`park`](Self::park) or [`shut`](Self::shut) began.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -140,7 +141,8 @@ impl Gate {
         self.with_limit(limit, |state, limit, _| state.limits.resume(limit))
     }
 
-    /// The server says that `remaining` is left under a limit, and all of it back in `full_in`. Only ever tightens.
+    /// Sets what is left under a limit to `remaining`, as a server reports, until all of it is back in `full_in`. Never
+    /// raises what is left.
     ///
     /// # Errors
     /// [`UnknownLimit`].
@@ -157,7 +159,7 @@ impl Gate {
         self.with_limit(limit, |state, limit, now| state.limits.tighten(limit, remaining, now + full_in, now))
     }
 
-    /// The same, of what the server said to a request that left at `sent`.
+    /// As [`tighten`](Self::tighten), for the answer to a request that was sent at `sent`.
     pub(crate) fn tighten_as_of(
         &self,
         sent: Instant,
@@ -171,13 +173,13 @@ impl Gate {
         })
     }
 
-    /// Looks for limits that were not stated, or that were stated too high: adds [`Limit::found`](crate::Limit::found), unless
-    /// the gate has it.
+    /// Starts to look for limits that were not stated or were stated too high: adds [`Limit::found`](crate::Limit::found)
+    /// unless the gate has it.
     pub(crate) fn find_limits(&self) {
         self.shared.change(|state, now, _| state.find_limits(now));
     }
 
-    /// Starts with limits that an earlier run has [found](crate::Snapshot::found), if the gate looks for some.
+    /// Starts with limits that an earlier run has [found](crate::Snapshot::found), if the gate looks for limits.
     ///
     /// ```
     /// # use tidegate_limit::{Found, Gate, Limit};

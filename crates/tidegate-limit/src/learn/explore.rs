@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{PROBE_RAREST, QUIET, Ticket};
+use super::{FinderTicket, PROBE_RAREST, QUIET};
 use crate::moment::Moment;
 
 /// Accepted attempts until the steps double, at least.
@@ -30,7 +30,7 @@ pub(super) struct Attempt {
 
 #[derive(Debug)]
 pub(super) struct Explorer {
-    attempts: BTreeMap<Ticket, Attempt>,
+    attempts: BTreeMap<FinderTicket, Attempt>,
     /// Requests accepted since the last attempt that was refused, or the last change.
     pub(super) credit: u64,
     /// When the credit was last spent on a change.
@@ -61,18 +61,18 @@ impl Explorer {
         self.credit >= QUIET || now.since(self.spent_at) >= PROBE_RAREST
     }
 
-    pub(super) fn send(&mut self, ticket: Ticket, goal: Goal, age: Duration, now: Moment) {
+    pub(super) fn send(&mut self, ticket: FinderTicket, goal: Goal, age: Duration, now: Moment) {
         self.attempts.insert(ticket, Attempt { goal, age, sent: now });
     }
 
     /// The attempt, if this request was one, or took the place of one: sent within a round trip of it.
-    pub(super) fn explains(&self, ticket: Ticket, sent: Moment, round_trip: Duration) -> Option<Attempt> {
+    pub(super) fn explains(&self, ticket: FinderTicket, sent: Moment, round_trip: Duration) -> Option<Attempt> {
         let near = |attempt: &&Attempt| attempt.goal != Goal::Length && attempt.sent.distance(sent) <= round_trip;
         self.attempts.get(&ticket).or_else(|| self.attempts.values().find(near)).copied()
     }
 
     /// The request was accepted: the attempt, if it was one.
-    pub(super) fn accepted(&mut self, ticket: Ticket) -> Option<Attempt> {
+    pub(super) fn accepted(&mut self, ticket: FinderTicket) -> Option<Attempt> {
         let attempt = self.attempts.remove(&ticket)?;
         if attempt.goal != Goal::Length {
             self.accepted += 1;
@@ -84,7 +84,7 @@ impl Explorer {
         Some(attempt)
     }
 
-    pub(super) fn forget(&mut self, ticket: Ticket) {
+    pub(super) fn forget(&mut self, ticket: FinderTicket) {
         self.attempts.remove(&ticket);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::Ticket;
+use super::FinderTicket;
 use crate::moment::Moment;
 
 /// Send instants that are remembered; a window with a larger amount is not learnt.
@@ -15,9 +15,9 @@ const ANSWERS_FOR: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     /// Not yet known to be accepted.
-    unconfirmed: BTreeMap<Ticket, Moment>,
+    unconfirmed: BTreeMap<FinderTicket, Moment>,
     /// Not yet answered.
-    in_flight: BTreeMap<Ticket, Moment>,
+    in_flight: BTreeMap<FinderTicket, Moment>,
     /// When each request was sent that was not refused, in order.
     sent: VecDeque<Moment>,
     /// The requests that were answered lately.
@@ -31,7 +31,7 @@ struct Answer {
 }
 
 impl Flights {
-    pub(super) fn send(&mut self, ticket: Ticket, now: Moment) {
+    pub(super) fn send(&mut self, ticket: FinderTicket, now: Moment) {
         self.unconfirmed.insert(ticket, now);
         self.in_flight.insert(ticket, now);
         self.note_sent(now);
@@ -44,7 +44,7 @@ impl Flights {
         self.sent.push_back(now);
     }
 
-    pub(super) fn restamp(&mut self, ticket: Ticket, now: Moment) {
+    pub(super) fn restamp(&mut self, ticket: FinderTicket, now: Moment) {
         let Some(sent) = self.in_flight.get_mut(&ticket) else { return };
         let before = std::mem::replace(sent, now);
         if let Some(unconfirmed) = self.unconfirmed.get_mut(&ticket) {
@@ -70,12 +70,12 @@ impl Flights {
     }
 
     /// The oldest unconfirmed request, if it was sent at `until` or before.
-    pub(super) fn next_confirmed(&self, until: Moment) -> Option<Ticket> {
+    pub(super) fn next_confirmed(&self, until: Moment) -> Option<FinderTicket> {
         self.unconfirmed.first_key_value().filter(|(_, sent)| **sent <= until).map(|(ticket, _)| *ticket)
     }
 
     /// The request is accepted. Returns when it was sent, unless that was known already.
-    pub(super) fn confirm(&mut self, ticket: Ticket) -> Option<Moment> {
+    pub(super) fn confirm(&mut self, ticket: FinderTicket) -> Option<Moment> {
         self.unconfirmed.remove(&ticket)
     }
 
@@ -84,7 +84,7 @@ impl Flights {
     }
 
     /// The request is not in flight any more. Returns when it was sent.
-    pub(super) fn land(&mut self, ticket: Ticket) -> Option<Moment> {
+    pub(super) fn land(&mut self, ticket: FinderTicket) -> Option<Moment> {
         self.in_flight.remove(&ticket)
     }
 
@@ -97,7 +97,7 @@ impl Flights {
     }
 
     /// The request was refused, failed or never sent: it counts nowhere. Returns when it was sent.
-    pub(super) fn forget(&mut self, ticket: Ticket) -> Option<Moment> {
+    pub(super) fn forget(&mut self, ticket: FinderTicket) -> Option<Moment> {
         self.unconfirmed.remove(&ticket);
         let sent = self.in_flight.remove(&ticket)?;
         self.unsend(sent);
@@ -105,7 +105,7 @@ impl Flights {
     }
 
     /// The request is abandoned: it is not in flight any more, and stays counted. Returns `false` if it was not in flight.
-    pub(super) fn abandon(&mut self, ticket: Ticket) -> bool {
+    pub(super) fn abandon(&mut self, ticket: FinderTicket) -> bool {
         self.unconfirmed.remove(&ticket);
         self.in_flight.remove(&ticket).is_some()
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Finder, Mode};
+use super::{Finder, FinderMode};
 use crate::moment::Moment;
 
 /// The limits that a gate has found, beyond those that were stated.
@@ -150,16 +150,18 @@ impl Finder {
 
     fn state(&self, now: Moment) -> FoundState {
         match self.mode {
-            Mode::Down { since, next } => FoundState::Down { down_for: now.since(since), next_in: next.since(now) },
-            Mode::Settling { .. } | Mode::Searching => FoundState::Searching {
+            FinderMode::Down { since, next } => {
+                FoundState::Down { down_for: now.since(since), next_in: next.since(now) }
+            }
+            FinderMode::Settling { .. } | FinderMode::Searching => FoundState::Searching {
                 refused_for: now.since(self.search.first),
                 next_in: self.search.next.max(self.hinted_until).since(now),
                 probes: self.tally.probes_in_row,
             },
-            Mode::Open if now + super::RESEND_AFTER < self.hinted_until => {
+            FinderMode::Open if now + super::RESEND_AFTER < self.hinted_until => {
                 FoundState::Waiting { remaining: self.hinted_until.since(now) }
             }
-            Mode::Open => FoundState::Open,
+            FinderMode::Open => FoundState::Open,
         }
     }
 }

@@ -82,7 +82,7 @@ const RESENDS_MAX: u32 = 10;
 
 /// Names one request of a finder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct FinderTicket(u64);
 
 /// When the next request may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(crate) enum Ready {
 
 /// What a refusal says about the limit that refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hint {
+pub(crate) struct RefusalHint {
     /// How long to wait, if it says so.
     pub(crate) delay: Option<Duration>,
     /// Requests per length of time, if it says so.
@@ -123,10 +123,10 @@ pub(crate) struct Finder {
     cap_found_at: u64,
     window: Option<Window>,
     explorer: Explorer,
-    mode: Mode,
+    mode: FinderMode,
     search: Search,
     /// What the request that goes next is for, as the last `ready` has decided.
-    next_purpose: Purpose,
+    next_purpose: ProbePurpose,
     /// No request goes before this instant, because the server has said so (rule 10).
     hinted_until: Moment,
     /// When the last news came; what was sent before is no news.
@@ -139,13 +139,13 @@ pub(crate) struct Finder {
     /// Failures in a row of requests that were sent after the last answer.
     failures: u32,
     answered_at: Option<Moment>,
-    tally: Tally,
+    tally: FinderTally,
     last_ticket: u64,
 }
 
 /// Counted for display.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct FinderTally {
     refused: u64,
     probes: u64,
     /// Probes since the search began.
@@ -156,7 +156,7 @@ struct Tally {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum FinderMode {
     /// Sending, within what is known.
     Open,
     /// Waiting for what was sent before a refusal to be confirmed or refused.
@@ -168,7 +168,7 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Purpose {
+enum ProbePurpose {
     #[default]
     Work,
     Probe,
@@ -189,9 +189,9 @@ impl Finder {
             cap_found_at: 0,
             window: stated.map(|(amount, length)| Window::given(amount, length)),
             explorer: Explorer::new(now),
-            mode: Mode::Open,
+            mode: FinderMode::Open,
             search: Search::new(now),
-            next_purpose: Purpose::Work,
+            next_purpose: ProbePurpose::Work,
             hinted_until: Moment::ZERO,
             news_at: None,
             strikes: 0,
@@ -199,7 +199,7 @@ impl Finder {
             resent_at: Moment::ZERO,
             failures: 0,
             answered_at: None,
-            tally: Tally::default(),
+            tally: FinderTally::default(),
             last_ticket: 0,
         }
     }
@@ -219,23 +219,23 @@ impl Finder {
 
     /// When the next request may be sent.
     pub(crate) fn ready(&mut self, now: Moment) -> Ready {
-        self.next_purpose = Purpose::Work;
-        if let Mode::Down { next, .. } = self.mode {
-            self.next_purpose = Purpose::Probe;
+        self.next_purpose = ProbePurpose::Work;
+        if let FinderMode::Down { next, .. } = self.mode {
+            self.next_purpose = ProbePurpose::Probe;
             return match self.search.probe {
                 Some(_) => Ready::AfterAnswer,
                 None => at(next, now),
             };
         }
         self.confirm(now);
-        if let Mode::Settling { until } = self.mode {
+        if let FinderMode::Settling { until } = self.mode {
             if now < until {
                 return Ready::At(until);
             }
             self.settle(now);
         }
         match self.mode {
-            Mode::Searching => self.ready_to_probe(now),
+            FinderMode::Searching => self.ready_to_probe(now),
             _ => self.ready_to_work(now),
         }
     }
@@ -244,7 +244,7 @@ impl Finder {
         if let Some(probe) = &self.search.probe {
             return Ready::At(probe.sent + self.echo.length());
         }
-        self.next_purpose = Purpose::Probe;
+        self.next_purpose = ProbePurpose::Probe;
         let below = self.search.suspect.is_some_and(|suspect| self.flights.in_flight() < suspect);
         if below && (now >= self.hinted_until || !self.search.tested) {
             return Ready::Now;
@@ -265,7 +265,7 @@ impl Finder {
         let more = self.explorer.may_try(now, self.news_at);
         if self.cap.is_some_and(|cap| self.flights.in_flight() >= cap) {
             if more {
-                self.next_purpose = Purpose::Explore(Goal::Cap);
+                self.next_purpose = ProbePurpose::Explore(Goal::Cap);
                 return Ready::Now;
             }
             return Ready::AfterAnswer;
@@ -279,11 +279,11 @@ impl Finder {
         if window.pace.is_none() {
             if window.is_narrowing(self.echo.jitter()) {
                 if self.explorer.is_idle() {
-                    self.next_purpose = Purpose::Explore(Goal::Length);
+                    self.next_purpose = ProbePurpose::Explore(Goal::Length);
                     return at(oldest + (window.shortest + window.length) / 2, now);
                 }
             } else if more && now.since(oldest) < window.shortest / 2 {
-                self.next_purpose = Purpose::Explore(Goal::Amount);
+                self.next_purpose = ProbePurpose::Explore(Goal::Amount);
                 return Ready::Now;
             }
         }
@@ -291,48 +291,48 @@ impl Finder {
     }
 
     /// The request that `ready` has said yes to is sent.
-    pub(crate) fn sent(&mut self, now: Moment) -> Ticket {
+    pub(crate) fn sent(&mut self, now: Moment) -> FinderTicket {
         self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
+        let ticket = FinderTicket(self.last_ticket);
         match self.next_purpose {
-            Purpose::Work => {}
-            Purpose::Probe => {
+            ProbePurpose::Work => {}
+            ProbePurpose::Probe => {
                 self.search.send_probe(ticket, now, self.flights.in_flight());
                 self.tally.probes += 1;
                 self.tally.probes_in_row += 1;
             }
-            Purpose::Explore(goal) => {
+            ProbePurpose::Explore(goal) => {
                 let oldest = self.window.as_ref().and_then(|window| self.flights.last(window.amount));
                 let age = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
                 self.explorer.send(ticket, goal, age, now);
             }
         }
-        self.next_purpose = Purpose::Work;
+        self.next_purpose = ProbePurpose::Work;
         self.flights.send(ticket, now);
         ticket
     }
 
     /// The request is sent only now, later than it was admitted.
-    pub(crate) fn restamp(&mut self, ticket: Ticket, now: Moment) {
+    pub(crate) fn restamp(&mut self, ticket: FinderTicket, now: Moment) {
         self.flights.restamp(ticket, now);
         self.search.restamp(ticket, now);
     }
 
     /// Nothing will be reported about this request any more. What was sent stays counted.
-    pub(crate) fn ended(&mut self, ticket: Ticket) {
+    pub(crate) fn ended(&mut self, ticket: FinderTicket) {
         if self.flights.abandon(ticket) {
             self.forget_purpose(ticket);
         }
     }
 
     /// The request was never sent.
-    pub(crate) fn withdraw(&mut self, ticket: Ticket) {
+    pub(crate) fn withdraw(&mut self, ticket: FinderTicket) {
         if self.flights.forget(ticket).is_some() {
             self.forget_purpose(ticket);
         }
     }
 
-    fn forget_purpose(&mut self, ticket: Ticket) {
+    fn forget_purpose(&mut self, ticket: FinderTicket) {
         self.explorer.forget(ticket);
         if self.search.probe.as_ref().is_some_and(|probe| probe.ticket == ticket) {
             self.search.probe = None;
@@ -341,7 +341,7 @@ impl Finder {
 
     /// Whether another request could go without delaying the next one.
     pub(crate) fn has_room_to_spare(&self) -> bool {
-        self.mode == Mode::Open
+        self.mode == FinderMode::Open
             && self.cap.is_none()
             && (self.trusted || (self.window.is_none() && self.flights.unconfirmed() + 2 <= self.burst))
     }
@@ -366,7 +366,7 @@ impl Finder {
     /// How long the server has been down, if it is.
     pub(crate) fn down_for(&self, now: Moment) -> Option<Duration> {
         match self.mode {
-            Mode::Down { since, .. } => Some(now.since(since)),
+            FinderMode::Down { since, .. } => Some(now.since(since)),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::explore::Goal;
 use super::window::{RATE_OVER, Window};
-use super::{BURST, BURST_SHARE, FAILURES, Finder, Hint, Mode, RESEND_AFTER, RESENDS_MAX, Ticket};
+use super::{BURST, BURST_SHARE, FAILURES, Finder, FinderMode, FinderTicket, RESEND_AFTER, RESENDS_MAX, RefusalHint};
 use crate::moment::Moment;
 
 /// The longest delay of a refusal that is waited for here.
@@ -25,7 +25,7 @@ impl Finder {
     }
 
     /// The request was served, or not refused in time.
-    fn accept(&mut self, ticket: Ticket, now: Moment) {
+    fn accept(&mut self, ticket: FinderTicket, now: Moment) {
         let Some(sent) = self.flights.confirm(ticket) else { return };
         self.accepted_sent = self.accepted_sent.max(Some(sent));
         if sent >= self.resent_at {
@@ -74,7 +74,7 @@ impl Finder {
     }
 
     /// The request was answered, and not refused.
-    pub(crate) fn served(&mut self, ticket: Ticket, now: Moment) {
+    pub(crate) fn served(&mut self, ticket: FinderTicket, now: Moment) {
         self.answered(now);
         let Some(sent) = self.flights.land(ticket) else { return };
         self.accept(ticket, now);
@@ -86,8 +86,8 @@ impl Finder {
     fn answered(&mut self, now: Moment) {
         self.failures = 0;
         self.answered_at = Some(now);
-        if let Mode::Down { .. } = self.mode {
-            self.mode = Mode::Open;
+        if let FinderMode::Down { .. } = self.mode {
+            self.mode = FinderMode::Open;
             self.search.probe = None;
             self.search.ended = now;
             self.search.ended_accepted = self.accepted;
@@ -97,7 +97,7 @@ impl Finder {
     }
 
     /// A limit refused the request.
-    pub(crate) fn refused(&mut self, ticket: Ticket, hint: Hint, now: Moment) {
+    pub(crate) fn refused(&mut self, ticket: FinderTicket, hint: RefusalHint, now: Moment) {
         self.answered(now);
         self.tally.refused += 1;
         let Some(sent) = self.flights.forget(ticket) else { return };
@@ -123,7 +123,7 @@ impl Finder {
             self.probe_refused(probe, now);
             return;
         }
-        if self.mode != Mode::Open {
+        if self.mode != FinderMode::Open {
             return;
         }
         if hint.near_stated && self.resends < RESENDS_MAX {
@@ -158,11 +158,11 @@ impl Finder {
             return;
         }
         self.hinted_until = self.hinted_until.max(wait_until);
-        self.mode = Mode::Settling { until: now + self.echo.length() };
+        self.mode = FinderMode::Settling { until: now + self.echo.length() };
     }
 
     /// There was no answer: no connection, no answer in time, or one that says that the server is not there.
-    pub(crate) fn failed(&mut self, ticket: Ticket, now: Moment) {
+    pub(crate) fn failed(&mut self, ticket: FinderTicket, now: Moment) {
         let Some(sent) = self.flights.forget(ticket) else { return };
         self.forget_purpose(ticket);
         // A server that never answered is not down: its address is wrong, or it does not run. And what was sent before the
@@ -171,12 +171,12 @@ impl Finder {
             self.failures += 1;
         }
         match self.mode {
-            Mode::Down { since, .. } => {
+            FinderMode::Down { since, .. } => {
                 let pause = (now.since(since) / DOWN_SHARE).clamp(DOWN_OFTEN, DOWN_SELDOM);
-                self.mode = Mode::Down { since, next: now + pause };
+                self.mode = FinderMode::Down { since, next: now + pause };
             }
             _ if self.failures >= FAILURES => {
-                self.mode = Mode::Down { since: now, next: now + DOWN_OFTEN };
+                self.mode = FinderMode::Down { since: now, next: now + DOWN_OFTEN };
                 self.tally.probes_in_row = 0;
             }
             _ => {}

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::window::{RATE_OVER, Window};
-use super::{Finder, Mode, PROBE_RAREST, QUIET, Ticket};
+use super::{Finder, FinderMode, FinderTicket, PROBE_RAREST, QUIET};
 use crate::moment::Moment;
 
 /// The first probe comes this long after the first refusal.
@@ -46,7 +46,7 @@ pub(super) struct Search {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
-    pub(super) ticket: Ticket,
+    pub(super) ticket: FinderTicket,
     pub(super) sent: Moment,
     /// Requests in flight when it was sent.
     in_flight: u64,
@@ -70,12 +70,12 @@ impl Search {
         }
     }
 
-    pub(super) fn send_probe(&mut self, ticket: Ticket, now: Moment, in_flight: u64) {
+    pub(super) fn send_probe(&mut self, ticket: FinderTicket, now: Moment, in_flight: u64) {
         self.probe = Some(Probe { ticket, sent: now, in_flight });
         self.tested = true;
     }
 
-    pub(super) fn restamp(&mut self, ticket: Ticket, now: Moment) {
+    pub(super) fn restamp(&mut self, ticket: FinderTicket, now: Moment) {
         if let Some(probe) = self.probe.as_mut().filter(|probe| probe.ticket == ticket) {
             probe.sent = now;
         }
@@ -109,7 +109,7 @@ impl Finder {
         self.search.delay = delay.div_f64(STEP);
         self.search.tested = false;
         self.tally.probes_in_row = 0;
-        self.mode = Mode::Searching;
+        self.mode = FinderMode::Searching;
         self.schedule(now);
     }
 
@@ -143,10 +143,10 @@ impl Finder {
 
     pub(super) fn probe_accepted(&mut self, probe: Probe, now: Moment) {
         self.search.probe = None;
-        if self.mode != Mode::Searching {
+        if self.mode != FinderMode::Searching {
             return;
         }
-        self.mode = Mode::Open;
+        self.mode = FinderMode::Open;
         self.burst = 1;
         self.explorer.single_steps();
         let gone = probe.sent.since(self.search.first);

@@ -1,4 +1,4 @@
-//! What limits are told while they are in use: by whoever runs them, and by the server.
+//! Changes to limits in use: amounts, pauses, and what a server reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::{LimitId, Limits};
 use crate::hold::Hold;
 use crate::moment::Moment;
-use crate::slot::{Count, used_by_others};
+use crate::slot::{SlotCount, used_by_others};
 use crate::window::Model;
 
 impl Limits {
-    /// Changes the amount of a limit. Lowered, it lets nobody through until it is kept again; what has been granted
-    /// stays granted. A concurrency of zero lets nobody in until it is raised; under a rate of zero every cost is too
-    /// large.
+    /// Changes the amount of a limit. After a reduction, no entry is admitted until the amount is kept; what was granted
+    /// stays granted. With a concurrency of zero, no entry is admitted until it is raised; under a rate of zero, every cost
+    /// is too large.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -40,20 +40,20 @@ impl Limits {
     fn change_amount(&mut self, limit: LimitId, to: u64, now: Moment) {
         let now = self.advance(now);
         match &mut self.slot_mut(limit).count {
-            Count::Concurrency { amount, .. } => *amount = to,
-            Count::Rate { model, .. } => {
+            SlotCount::Concurrency { amount, .. } => *amount = to,
+            SlotCount::Rate { model, .. } => {
                 model.set_amount(to, now);
                 let stated = self.stated_window();
                 if let Some(finder) = self.finder_mut() {
                     finder.restate(stated);
                 }
             }
-            // What was found is not stated.
-            Count::Found(_) => {}
+            // A limit that is found has no stated amount.
+            SlotCount::Found(_) => {}
         }
     }
 
-    /// Lets nobody past a limit before `until`; an earlier pause that lasts longer stays. Whoever is in stays in.
+    /// Blocks a limit until `until`. A pause that lasts longer stays. Entries that were admitted are not affected.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -68,8 +68,8 @@ impl Limits {
         slot.hold = std::mem::take(&mut slot.hold).paused(until);
     }
 
-    /// As [`pause`](Self::pause), but lets one entry through every `probe_every`, to see whether the limit is back
-    /// sooner; `None`: none.
+    /// As [`pause`](Self::pause), but with `probe_every`, one entry per that time is admitted, to see whether the limit is
+    /// back earlier.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -88,7 +88,7 @@ impl Limits {
         slot.hold = std::mem::take(&mut slot.hold).parked(until, probe_every, now);
     }
 
-    /// Lets nobody past a limit until it is [resumed](Self::resume): who comes is told why.
+    /// Blocks a limit until it is [resumed](Self::resume); entries are denied with `reason`.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -100,7 +100,7 @@ impl Limits {
         self.slot_mut(limit).hold = Hold::Shut { reason: reason.into() };
     }
 
-    /// Ends a pause, a parking or a shutting.
+    /// Ends what [`pause`](Self::pause), [`park`](Self::park) or [`shut`](Self::shut) began.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -114,9 +114,9 @@ impl Limits {
         self.slot_mut(limit).hold = Hold::Open;
     }
 
-    /// The server says that `remaining` is left, and all of it back at `full_at`. Only ever tightens: if we know of
-    /// less, nothing changes. A bucket is emptied to what is left, a calendar window counted up to it; a strict window
-    /// does without the difference until `full_at`. Of a concurrency limit there is nothing to tell.
+    /// Sets what is left under a limit to `remaining`, as a server reports, until all of it is back at `full_at`. Never
+    /// raises what is left. A bucket is emptied to `remaining`, a calendar window is counted up to it, and a strict window
+    /// withholds the difference until `full_at`. A concurrency limit is not changed.
     ///
     /// ```
     /// # use {std::time::*, tidegate_limit::{Cost, Limit, Limits, Moment, Until}};
@@ -129,14 +129,14 @@ impl Limits {
         self.tighten_as_of(now, limit, remaining, full_at, now);
     }
 
-    /// The same, of what the server said about an instant between `sent` and `now`: what has left a strict window since
-    /// was still counted there.
+    /// As [`tighten`](Self::tighten), for a report about an instant between `sent` and `now`: the server still counted what
+    /// has left a strict window since `sent`.
     pub(crate) fn tighten_as_of(&mut self, sent: Moment, limit: LimitId, remaining: u64, full_at: Moment, now: Moment) {
         let now = self.advance(now);
         let setting = self.setting;
-        let Count::Rate { model, withheld, ledger, .. } = &mut self.slot_mut(limit).count else { return };
+        let SlotCount::Rate { model, withheld, ledger, .. } = &mut self.slot_mut(limit).count else { return };
         model.expire(now, setting);
-        // The server counts the others as well.
+        // The server's figure includes what other runs have used.
         let others = used_by_others(ledger.as_deref(), model, now, setting);
         match model {
             Model::Bucket(bucket) => bucket.tighten(remaining, now),

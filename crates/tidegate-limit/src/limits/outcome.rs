@@ -1,16 +1,16 @@
-//! What became of an entry, for limits that are found rather than stated.
+//! The outcome of an entry, for limits that are found instead of stated.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Booking, Limits};
 use crate::cost::Dimension;
-use crate::learn::{Finder, Found, Hint};
+use crate::learn::{Finder, Found, RefusalHint};
 use crate::moment::Moment;
-use crate::slot::{Count, Slot};
+use crate::slot::{Slot, SlotCount};
 use crate::window::Model;
 
-/// What a refusal says about the limit that refused.
+/// What a server's refusal states about the limit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,25 +20,25 @@ use crate::window::Model;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// How long the request has to wait, if the server says so.
+    /// How long the request has to wait, if stated.
     pub delay: Option<Duration>,
-    /// Requests per length of time, if the server says so.
+    /// The number of requests per time, if stated.
     pub window: Option<(u64, Duration)>,
 }
 
 impl Limits {
-    /// Adds what finds limits that were not stated, unless it is there.
+    /// Adds the slot that finds limits that were not stated, unless there is one.
     pub(crate) fn find_unstated(&mut self, name: impl Into<Arc<str>>, now: Moment) {
         if self.finder().is_none() {
             let finder = Finder::new(self.stated_window(), self.advance(now));
-            self.slots.push(Slot::new(name.into(), Count::Found(Box::new(finder))));
+            self.slots.push(Slot::new(name.into(), SlotCount::Found(Box::new(finder))));
         }
     }
 
-    /// The slowest stated rate of requests in a strict window: what a refusal is held against first.
+    /// Returns the slowest stated rate of requests in a strict window. A refusal is compared with it first.
     pub(super) fn stated_window(&self) -> Option<(u64, Duration)> {
         let strict = self.slots.iter().filter_map(|slot| match &slot.count {
-            Count::Rate { dimension: Dimension::REQUESTS, model: Model::Strict(log), .. } => {
+            SlotCount::Rate { dimension: Dimension::REQUESTS, model: Model::Strict(log), .. } => {
                 Some((log.amount(), Duration::from_nanos(log.window())))
             }
             _ => None,
@@ -51,19 +51,19 @@ impl Limits {
 
     pub(crate) fn finder(&self) -> Option<&Finder> {
         match &self.slots.last()?.count {
-            Count::Found(finder) => Some(finder),
+            SlotCount::Found(finder) => Some(finder),
             _ => None,
         }
     }
 
     pub(super) fn finder_mut(&mut self) -> Option<&mut Finder> {
         match &mut self.slots.last_mut()?.count {
-            Count::Found(finder) => Some(finder),
+            SlotCount::Found(finder) => Some(finder),
             _ => None,
         }
     }
 
-    /// The entry was answered, and no limit refused it.
+    /// Reports that the entry was answered and no limit refused it.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
@@ -79,8 +79,8 @@ impl Limits {
         }
     }
 
-    /// A limit of the server refused the entry: it is taken out of the strict windows, and a limit that was not known is
-    /// looked for.
+    /// Reports that a limit of the server refused the entry: it is removed from the strict windows, and a limit that was not
+    /// stated is looked for.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment, Refusal}};
@@ -101,12 +101,12 @@ impl Limits {
         }
         let Refusal { delay, window } = refusal;
         if let Some(finder) = self.finder_mut() {
-            finder.refused(booking.ticket, Hint { delay, window, near_stated }, now);
+            finder.refused(booking.ticket, RefusalHint { delay, window, near_stated }, now);
         }
     }
 
-    /// There was no answer to the entry, or one that says that the server is not there. Returns for how long the server has
-    /// been down, if it is: it answered before, and three times in a row not any more.
+    /// Reports that the entry was not answered, or with an error that means that the server is down. Returns for how long
+    /// the server has been down, if it is: it answered before, and failed three times in a row.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Cost, Limit, Limits, Moment}};
@@ -128,7 +128,7 @@ impl Limits {
         finder.down_for(now)
     }
 
-    /// What was found so far, and what is being tried at `now`; `None` if limits are not looked for.
+    /// Returns the limits that were found so far, and what is being tried at `now`; `None` if limits are not looked for.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Limit, Limits, Moment}};
@@ -140,7 +140,7 @@ impl Limits {
         Some(self.finder()?.found(now.max(self.now)))
     }
 
-    /// Starts with what an earlier run has found.
+    /// Starts with the limits that an earlier run has found.
     ///
     /// ```
     /// # use {std::time::SystemTime, tidegate_limit::{Found, Limit, Limits, Moment}};

@@ -1,4 +1,4 @@
-//! Why a state file could not be used.
+//! Errors of a state file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 use rustix::fs::{Access, access};
 
-/// What is wrong with a state file, by what can be done about it.
+/// Error of a state file, with a variant for each remedy.
 ///
-/// None of these is answered by starting from zero: whoever wants that moves the file away.
+/// None of them leads to counting from zero; to do that, move the file away.
 ///
 /// ```
 /// use tidegate_limit::store::{Store, StoreError};
@@ -26,31 +26,31 @@ use rustix::fs::{Access, access};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Another process does not let go of it: it holds its lock for longer than a write takes.
+    /// Another process has held the file's lock for longer than a write takes.
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// It is damaged.
+    /// The file is damaged.
     Corrupt {
         /// The file.
         path: PathBuf,
         /// What was found.
         detail: String,
     },
-    /// It is a database, but somebody else's.
+    /// The file is a database of another program.
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// A later version of tidegate has written it.
+    /// The file was written by a later version of tidegate.
     TooNew {
         /// The file.
         path: PathBuf,
-        /// The version it is in.
+        /// The version of its schema.
         version: i64,
     },
-    /// It, or its directory, cannot be written to.
+    /// The file or its directory cannot be written to.
     ReadOnly {
         /// The file.
         path: PathBuf,
@@ -60,27 +60,27 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// It was deleted, moved or replaced while it was in use.
+    /// The file was deleted, moved or replaced while it was in use.
     Replaced {
         /// The file.
         path: PathBuf,
     },
-    /// It is not there, and was expected to be.
+    /// The file does not exist, and was not to be created.
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Another error.
     Failed {
         /// The file.
         path: PathBuf,
-        /// What SQLite or the system said.
+        /// The message of SQLite or the system.
         detail: String,
     },
 }
 
 impl StoreError {
-    /// What SQLite says, by what can be done about it.
+    /// Converts an error of SQLite.
     pub(super) fn of(path: &Path, error: &rusqlite::Error) -> StoreError {
         let path = path.to_owned();
         match error.sqlite_error_code() {
@@ -89,7 +89,7 @@ impl StoreError {
                 StoreError::Corrupt { path, detail: error.to_string() }
             }
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreError::ReadOnly { path },
-            // SQLite does not say why it could not; whether the file may be written to does.
+            // SQLite does not state the cause, so the file's permissions are checked.
             Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure) if !may_write(&path) => {
                 StoreError::ReadOnly { path }
             }
@@ -108,7 +108,7 @@ impl StoreError {
         }
     }
 
-    /// The file it is about.
+    /// Returns the path of the file.
     ///
     /// ```
     /// # use tidegate_limit::store::{Store, StoreError};
@@ -130,8 +130,8 @@ impl StoreError {
     }
 }
 
-/// Whether the file and its directory can be written to as far as the system is concerned. Asked without opening the file:
-/// closing it would drop SQLite's lock on it.
+/// Returns whether the system allows writing to the file and its directory. The file is not opened, because closing it would
+/// release SQLite's lock on it.
 fn may_write(path: &Path) -> bool {
     let may = |path: &Path| access(path, Access::READ_OK | Access::WRITE_OK).is_ok();
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -152,19 +152,19 @@ impl fmt::Display for StoreError {
                  counting from zero"
             ),
             StoreError::Foreign { .. } => {
-                write!(f, "{path} is a database, but not a state file of tidegate; name another file")
+                write!(f, "{path} is a database, but not a state file of tidegate; choose another file")
             }
             StoreError::TooNew { version, .. } => write!(
                 f,
-                "the state file {path} is of version {version}, which this program does not know; use the newer \
+                "the state file {path} is of version {version}, which this program does not support; use the newer \
                  tidegate that wrote it"
             ),
             StoreError::ReadOnly { .. } => write!(
                 f,
-                "the state file {path} cannot be written; make it and its directory writable, or name another file"
+                "the state file {path} cannot be written; make it and its directory writable, or choose another file"
             ),
             StoreError::Full { .. } => {
-                write!(f, "the disk of the state file {path} is full; free some space, nothing is lost")
+                write!(f, "the disk of the state file {path} is full; free some space; no count is lost")
             }
             StoreError::Replaced { .. } => write!(
                 f,

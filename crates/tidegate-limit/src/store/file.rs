@@ -1,11 +1,11 @@
-//! The state file itself: SQLite, synced, shared by processes. No threads here; see `mod.rs` for who calls.
+//! The state file: SQLite, synced, shared by processes. No threads here; `mod.rs` has them.
 //!
 //! ```sql
 //! reservation(limit_name, run, serial, amount, until_ns, period_ns, counts_until_ns)
 //! ```
-//! A row says "up to so much was booked under this limit before `until`". It is written before the first of it is
-//! booked, with all that may be; when the reservation is over, `amount` becomes what really was, and `until` when it was
-//! over. Whatever instant the process dies at, the sum of the rows is at least what was granted.
+//! A row means "at most `amount` was booked under this limit before `until`". It is written with the whole reservation
+//! before any of that is booked. When the reservation has ended, `amount` becomes what was used, and `until` when it ended.
+//! At whatever instant the process dies, the sum of the rows is at least what was granted.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +21,7 @@ use crate::ledger::LATE_SHARE;
 use crate::moment::{WallNanos, wall_nanos, wall_time};
 use crate::others::Taken;
 
-/// `tglt`, in the file's header: this is a state file of ours.
+/// `tglt`, in the file's header: marks a state file of tidegate.
 const APPLICATION_ID: i64 = 0x7467_6c74;
 const SCHEMA_VERSION: i64 = 1;
 
@@ -40,27 +40,28 @@ const SCHEMA: &str = "
     INSERT INTO state VALUES (0);
 ";
 
-/// Rows of calendar periods are kept this much longer than they count: clocks are set back.
+/// Rows of calendar periods are kept this much longer than they count, because a clock may be set back.
 const KEPT_LONGER: Duration = Duration::from_secs(48 * 3600);
-/// Rows of sliding windows are kept at least this much longer than they count. They are many.
+/// Rows of sliding windows, which are many, are kept at least this much longer than they count.
 const SLIDING_KEPT_LONGER: Duration = Duration::from_secs(3600);
-/// Rows of each limit that are kept in any case: a clock that is wrong for a while and then set back takes nothing away.
+/// The latest rows of each limit that are always kept, so that a clock that is wrong for a while deletes nothing needed.
 const ROWS_KEPT: i64 = 256;
-/// Writes between two looks for rows to delete.
+/// Writes between two deletions of old rows.
 const WRITES_BETWEEN_PRUNES: u32 = 1_024;
-/// A row that begins later than this from now is of a clock that has been set back since. A row of another process is a
-/// little ahead if its write was faster.
+/// A row that is further than this in the future was written by a clock that has been set back since. A row of another
+/// process may be a little in the future if its write was faster.
 const AHEAD: Duration = Duration::from_secs(600);
-/// How long another process may take for a write.
+/// How long to wait for another process's write.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much a crash may cost.
+/// What a crash may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing, even if the power fails: each write is synced. A millisecond or a few.
+    /// Loses nothing, even if the power fails: each write is synced, which takes a few milliseconds.
     #[default]
     PowerLoss,
-    /// Nothing if the process dies (`kill -9`); if the machine does, the last second or so. Microseconds.
+    /// Loses nothing if the process dies (`kill -9`). If the machine does, loses about the last second. A write takes
+    /// microseconds.
     Crash,
 }
 
@@ -68,7 +69,7 @@ pub enum Durability {
 pub(super) struct StateFile {
     connection: Connection,
     path: PathBuf,
-    /// Device and inode: a file of the same name may be another.
+    /// Device and inode, to notice that the file was replaced.
     identity: (u64, u64),
     created: bool,
     writes_until_prune: u32,
@@ -78,7 +79,7 @@ impl StateFile {
     pub(super) fn open(path: &Path, create: bool, durability: Durability) -> Result<StateFile, StoreError> {
         let created = match std::fs::metadata(path) {
             Ok(metadata) if metadata.len() == 0 => {
-                // Ours never were, see `create`: this one has lost what it held.
+                // `create` never leaves an empty file, so this one has lost its content.
                 return Err(StoreError::Corrupt { path: path.into(), detail: "it is empty".into() });
             }
             Ok(_) => false,
@@ -105,12 +106,12 @@ impl StateFile {
         }
         let identity = identity(path).map_err(|error| StoreError::of_io(path, &error))?;
         let mut file = StateFile { connection, path: path.into(), identity, created, writes_until_prune: 0 };
-        // Writes, so what cannot be written is found out now.
+        // Writes to the file, so that one that cannot be written is an error now.
         file.begin_run()?;
         Ok(file)
     }
 
-    /// The number of a gate that is about to write; serials are unique within one.
+    /// Returns a new run number for a gate. Serial numbers are unique within a run.
     pub(super) fn begin_run(&mut self) -> Result<i64, StoreError> {
         self.connection.query_row("UPDATE state SET runs = runs + 1 RETURNING runs", [], |row| row.get(0)).map_err(
             |error| match error {
@@ -122,7 +123,7 @@ impl StateFile {
         )
     }
 
-    /// Makes the file beside its place and moves it there when it is whole, so that a crash leaves none or all of it.
+    /// Creates the file under another name and links it when it is complete, so that a crash leaves none or all of it.
     fn create(path: &Path, create: bool) -> Result<(), StoreError> {
         let sidecar = |suffix: &str| {
             let mut name = path.as_os_str().to_owned();
@@ -137,10 +138,10 @@ impl StateFile {
             return Err(StoreError::Missing { path: path.into() });
         }
         let wrap = |error: std::io::Error| StoreError::of_io(path, &error);
-        // Made here, because SQLite would not say why it cannot.
+        // Created here, because SQLite would not state why it cannot create it.
         let draft = Draft::new(path).map_err(wrap)?;
         StateFile::fill(draft.path()).map_err(|error| StoreError::of(path, &error))?;
-        // A link does not replace what somebody else has made meanwhile, as a move would.
+        // A link, unlike a move, does not replace a file that another process has created meanwhile.
         match std::fs::hard_link(draft.path(), path) {
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => draft.commit().map(drop).map_err(wrap),
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(wrap(error)),
@@ -156,7 +157,7 @@ impl StateFile {
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         connection.execute_batch(&format!("BEGIN; {SCHEMA} COMMIT;"))?;
-        // Now, because processes that open a new file at once would stand in each other's way.
+        // Set here, because processes that open a new file at the same time would block each other.
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.close().map_err(|(_, error)| error)
     }
@@ -165,8 +166,8 @@ impl StateFile {
         self.created
     }
 
-    /// Makes all of `batch` last, or none of it: reservations, and the run that each belongs to. `grant` is called with the
-    /// index of each and what other runs have in the file; it returns how much is written, `None` for all of it.
+    /// Writes all of `batch` or nothing: reservations, each with its run. `grant` is called with the index of each and what
+    /// other runs have in the file, and returns how much to write, or `None` for all of it.
     pub(super) fn write<'r>(
         &mut self,
         batch: impl Iterator<Item = (i64, &'r Reservation)>,
@@ -180,27 +181,27 @@ impl StateFile {
             Some(left) => self.writes_until_prune = left,
             None => {
                 self.writes_until_prune = WRITES_BETWEEN_PRUNES;
-                // What is written is safe; that room could not be made is not worth a failure. The next write tells.
+                // The batch is written, so a failed deletion is ignored. If the file is broken, the next write fails.
                 let _ = self.prune(newest);
             }
         }
         Ok(())
     }
 
-    /// Returns the latest beginning of a reservation written.
+    /// Returns the latest beginning of a written reservation.
     fn write_rows<'r>(
         &mut self,
         batch: impl Iterator<Item = (i64, &'r Reservation)>,
         mut grant: impl FnMut(usize, &[Taken]) -> Option<u64>,
     ) -> rusqlite::Result<WallNanos> {
-        // From the first look at what the others have until this is written, none of them writes.
+        // Keeps other processes from writing between the reading of their rows and this write.
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut newest = WallNanos::MIN;
         for (index, (run, reservation)) in batch.enumerate() {
             let (name, from) = (&*reservation.limit, wall_nanos(reservation.from));
             newest = newest.max(from);
             if let Some(settled) = reservation.settles {
-                // Later than all that was booked of it, be it in this very instant; some of it may be sent a little later.
+                // Later than the last booking, even if that was at this instant; some requests may be sent a little later.
                 let over = from.saturating_add(1);
                 transaction
                     .prepare(
@@ -221,7 +222,7 @@ impl StateFile {
             let amount = grant(index, &taken_by_others(&transaction, run, reservation)?).unwrap_or(reservation.amount);
             if amount > 0 {
                 let (until, period) = (wall_nanos(reservation.until), reservation.period.map(wall_nanos));
-                // A serial that comes again is a write that was repeated: the larger claim stands.
+                // The same serial again is a repeated write: the larger amount counts.
                 transaction
                     .prepare(
                         "INSERT INTO reservation VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET
@@ -243,8 +244,8 @@ impl StateFile {
         Ok(newest)
     }
 
-    /// Moves the rows of another state file to this one: they are committed here before they go there, and their keys follow from
-    /// that file, so that rows which are moved again are the same rows.
+    /// Moves the rows of another state file to this one. They are committed here before they are deleted there, and their
+    /// keys are derived from that file, so rows that are moved again replace themselves.
     pub(super) fn take_over(&mut self, other: &Path) -> Result<u64, StoreError> {
         let mut from = StateFile::open(other, false, Durability::PowerLoss)?;
         if from.identity == self.identity {
@@ -253,7 +254,7 @@ impl StateFile {
         let (device, inode) = from.identity;
         let there = |error: rusqlite::Error| StoreError::of(other, &error);
         let here = |error: rusqlite::Error| StoreError::of(&self.path, &error);
-        // Until its end nothing is written there.
+        // Keeps other processes from writing to the other file until the end.
         let reading = from.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(there)?;
         let writing = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(here)?;
         let mut moved = 0;
@@ -286,8 +287,8 @@ impl StateFile {
         Ok(moved)
     }
 
-    /// Forgets what has not counted for long, but keeps the latest rows of each limit: `newest`, the instant at which
-    /// something was booked last, is of a clock that may be wrong.
+    /// Deletes rows that stopped counting long ago, but keeps the latest ones of each limit: the clock of `newest`, the
+    /// instant of the last booking, may be wrong.
     fn prune(&mut self, newest: WallNanos) -> rusqlite::Result<()> {
         let before = newest.saturating_sub(KEPT_LONGER.as_nanos() as i64);
         let sliding_before = newest.saturating_sub(SLIDING_KEPT_LONGER.as_nanos() as i64);
@@ -309,7 +310,7 @@ impl StateFile {
         transaction.commit()
     }
 
-    /// Every reservation, with the name of its limit.
+    /// Returns all reservations, with the names of their limits.
     pub(super) fn taken(&self) -> Result<Vec<(String, Taken)>, StoreError> {
         let read = || -> rusqlite::Result<Vec<_>> {
             let select = "SELECT limit_name, run, serial, amount, until_ns FROM reservation WHERE amount > 0
@@ -324,7 +325,7 @@ impl StateFile {
         read().map_err(|error| StoreError::of(&self.path, &error))
     }
 
-    /// What was booked before, at the most.
+    /// Returns upper bounds of what was booked.
     pub(super) fn load(&self) -> Result<Vec<Restored>, StoreError> {
         self.rows().map_err(|error| StoreError::of(&self.path, &error))
     }
@@ -344,12 +345,12 @@ impl StateFile {
     }
 }
 
-/// Moves rows that lie ahead to now: they were written before the clock was set back. They count as if they had been booked
-/// now, which is not earlier than they were, and pass as others do.
+/// Moves rows in the future to now: they were written before the clock was set back. They then count as if they had been
+/// booked now, which is not earlier than they were.
 fn move_back(transaction: &Transaction<'_>, reservation: &Reservation) -> rusqlite::Result<()> {
     let now = wall_nanos(reservation.from);
     let ahead = now.saturating_add(AHEAD.as_nanos() as i64);
-    // A reservation of a sliding window is open for a share of it.
+    // A reservation of a sliding window ends in the future, by a share of the window.
     transaction
         .prepare(
             "UPDATE reservation SET until_ns = ?2, counts_until_ns = ?2 + (counts_until_ns - until_ns)
@@ -369,7 +370,7 @@ fn move_back(transaction: &Transaction<'_>, reservation: &Reservation) -> rusqli
     Ok(())
 }
 
-/// Returns what other runs have in the file for the limit of `reservation`, as far as its window can still count it.
+/// Returns the rows of other runs for the limit of `reservation` that its window may still count.
 fn taken_by_others(transaction: &Transaction<'_>, run: i64, reservation: &Reservation) -> rusqlite::Result<Vec<Taken>> {
     let (until, counts_until) = (wall_nanos(reservation.until), wall_nanos(reservation.counts_until));
     let since = match reservation.period {
@@ -387,9 +388,9 @@ fn taken_by_others(transaction: &Transaction<'_>, run: i64, reservation: &Reserv
     rows.collect()
 }
 
-/// The number under which a run of another file is kept: below zero, where no run of this file is.
+/// Returns the number of a run of another file in this one. It is negative, unlike those of this file's runs.
 fn run_of_other(device: u64, inode: u64, run: i64) -> i64 {
-    // FNV-1a: the same in every version.
+    // FNV-1a, because it is the same in every version of the program.
     let bytes = [device, inode, run.cast_unsigned()].map(u64::to_le_bytes);
     let hash = bytes
         .iter()
@@ -417,7 +418,7 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// SQLite's integers have a sign; nothing real is that large.
+/// Converts to SQLite's signed integers. Saturates; real values are smaller.
 fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -749,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_database_is_left_alone() {
+    fn a_database_of_another_program_is_left_alone() {
         let scratch = Scratch::new("foreign");
         let connection = Connection::open(scratch.file()).unwrap();
         connection.execute_batch("CREATE TABLE precious (x); INSERT INTO precious VALUES (1);").unwrap();

@@ -1,4 +1,4 @@
-//! What was used of a quota, kept in a file: a restart goes on counting where the last run stopped.
+//! Keeps what was used of a quota in a file, so that the next run continues to count where the last one stopped.
 //!
 //! ```
 //! use tidegate_limit::store::Store;
@@ -7,7 +7,7 @@
 //! # let directory = std::env::temp_dir().join(format!("tidegate-doc-store-{}", std::process::id()));
 //! # std::fs::create_dir_all(&directory).unwrap();
 //! # let file = directory.join("limits.db");
-//! // The day's count goes to the file 50 requests ahead: after a crash up to 50 too many are counted, never too few.
+//! // The day's count is written 50 requests ahead: after a crash, up to 50 too many are counted, never too few.
 //! let limit = || Limit::rpd(10_000, "America/Los_Angeles").journaled(50);
 //!
 //! # tidegate_loop::run(async move {
@@ -28,21 +28,21 @@
 //! ```
 //!
 //! # Several processes
-//! Processes on one machine that open the same file share its limits: each reservation is granted in a transaction that sees
-//! the reservations of all others, so that together they never book more than one alone could. What a process has reserved
-//! and not used is free for the others when its gate is closed, or when it reserves again. While only the others leave no
-//! room, the file is read again every 250 ms to 10 s, a sixtieth of the window. All should state the same limits;
-//! otherwise each keeps to its own.
+//! Processes on one machine that open the same file share its limits. Each reservation is granted in a transaction that
+//! sees the reservations of all others, so together they never book more than one alone could. What a process has reserved
+//! and not used becomes free for the others when its gate is closed or reserves again. While only other processes leave no
+//! room, the file is read again every sixtieth of the window, within 250 ms and 10 s. All processes should state the same
+//! limits; otherwise each keeps its own.
 //!
 //! # Clocks that are set
-//! Instants in the file are those of the wall clock. What lies ahead of it was written before it was set back: it is counted
-//! as if it had just been booked, so nothing is lost by a clock that is set back. A clock that is set ahead is believed: what
-//! a new process finds may have left its window; a process that has seen it before counts it for as long as it should.
+//! Instants in the file are of the wall clock. A row in the future was written before the clock was set back; it counts as
+//! if it had just been booked, so nothing is lost. If the clock was set ahead, the new time is used: for a new process, rows
+//! may have left their window; a process that has read them before counts them for their full time.
 //!
-//! # What can go wrong
-//! Everything is a [`StoreError`] that names the file and the way out; nothing is answered by starting from zero. What
-//! happens while the gate is in use (a full disk, a file that was deleted) reaches those who want in as
-//! [`EnterError::Journal`](crate::EnterError::Journal), and is tried again with the next who comes.
+//! # Errors
+//! Each failure is a [`StoreError`] that names the file and what to do; none leads to counting from zero. A failure while
+//! the gate is in use (a full disk, a deleted file) is returned to entries as
+//! [`EnterError::Journal`](crate::EnterError::Journal), and the next entry tries again.
 
 mod error;
 mod file;
@@ -61,58 +61,57 @@ use file::StateFile;
 
 /// An open state file. Clones are the same.
 ///
-/// What it is given is written by a thread of its own, everything that has come meanwhile in one go. When the last clone
-/// is dropped it writes what it was given and lets go of the file; [`close`](Self::close) waits for that.
+/// A thread of the store writes the reservations, all that have come meanwhile in one transaction. When the last clone is
+/// dropped, the rest is written and the file is closed; [`close`](Self::close) waits for that.
 #[derive(Clone)]
 pub struct Store {
-    handle: Arc<Handle>,
+    handle: Arc<StoreHandle>,
 }
 
-/// Those who use the store; the thread is not one of them.
-struct Handle {
-    shared: Arc<Shared>,
+/// Closes the store with its last user. The thread has no handle.
+struct StoreHandle {
+    shared: Arc<StoreShared>,
 }
 
-struct Shared {
+struct StoreShared {
     path: PathBuf,
     created: bool,
-    state: Mutex<State>,
-    /// Something has come, or was done, or the store is to be closed.
+    state: Mutex<StoreState>,
+    /// Notified when a request has come, when a write has ended, and when the store is closed.
     changed: Condvar,
 }
 
-struct State {
-    file: File,
-    waiting: VecDeque<Request>,
-    writer: Writer,
-    /// Nothing more is taken. Who has the file, or finds it idle, writes what is left and closes it.
+struct StoreState {
+    file: FileState,
+    waiting: VecDeque<StoreRequest>,
+    writer: StoreWriter,
+    /// No further requests are accepted. The thread that has the file, or finds it idle, writes the rest and closes it.
     closed: bool,
 }
 
-enum File {
+enum FileState {
     Idle(Box<StateFile>),
-    /// In the hands of somebody who writes, or closes it, without the lock.
+    /// In use by a thread that writes or closes it without the lock.
     Taken,
     Closed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Writer {
+enum StoreWriter {
     Inline,
-    /// Started with the first that there is to write.
+    /// The thread is started with the first request.
     NoThreadYet,
     Thread,
 }
 
-/// With the run it belongs to.
-type Request = (i64, Reservation, Receipt);
+/// A reservation to write, with its run.
+type StoreRequest = (i64, Reservation, Receipt);
 
 impl Store {
-    /// Opens the state file, or creates it; [`created`](Self::created) tells. Its directory has to be there. Each write
-    /// is synced.
+    /// Opens the state file, or creates it (see [`created`](Self::created)). Its directory must exist. Each write is synced.
     ///
     /// # Errors
-    /// [`StoreError`], for anything that is wrong with a file that is there.
+    /// [`StoreError`] if an existing file cannot be used, or a new one cannot be created.
     ///
     /// ```
     /// use tidegate_limit::store::Store;
@@ -128,7 +127,7 @@ impl Store {
         Store::open_with(path, Durability::PowerLoss)
     }
 
-    /// As [`open`](Self::open), with a choice of what a crash may cost.
+    /// As [`open`](Self::open), with a choice of what a crash may lose.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -147,8 +146,8 @@ impl Store {
         Ok(Store::new(path, StateFile::open(path, true, durability)?))
     }
 
-    /// As [`open`](Self::open), but a file that is not there is [`StoreError::Missing`]: for whom a mistyped path must
-    /// not mean a fresh quota.
+    /// As [`open`](Self::open), but fails with [`StoreError::Missing`] if the file does not exist, so that a mistyped path
+    /// does not start a new quota.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`StoreError::Missing`].
@@ -165,14 +164,14 @@ impl Store {
 
     fn new(path: &Path, file: StateFile) -> Store {
         let created = file.created();
-        let file = File::Idle(Box::new(file));
-        let state = State { file, waiting: VecDeque::new(), writer: Writer::NoThreadYet, closed: false };
-        let shared = Shared { path: path.into(), created, state: Mutex::new(state), changed: Condvar::new() };
-        Store { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
+        let file = FileState::Idle(Box::new(file));
+        let state = StoreState { file, waiting: VecDeque::new(), writer: StoreWriter::NoThreadYet, closed: false };
+        let shared = StoreShared { path: path.into(), created, state: Mutex::new(state), changed: Condvar::new() };
+        Store { handle: Arc::new(StoreHandle { shared: Arc::new(shared) }) }
     }
 
-    /// Writes in the thread that wants in, instead of one of the store's own: nobody is woken by another thread, so it
-    /// works in virtual time. Each write then holds up its thread, for as long as a sync takes.
+    /// Writes in the thread of the entry instead of the store's own. No waker is then called from another thread, so it
+    /// works in virtual time. Each write blocks its thread for the time of a sync.
     ///
     /// ```
     /// use tidegate_limit::store::Store;
@@ -185,16 +184,16 @@ impl Store {
     /// ```
     #[must_use]
     pub fn inline(self) -> Store {
-        self.shared().lock().writer = Writer::Inline;
+        self.shared().lock().writer = StoreWriter::Inline;
         self
     }
 
-    /// Whether the file was not there before: everything counts from zero.
+    /// Whether the file was created, so that all limits count from zero.
     pub fn created(&self) -> bool {
         self.shared().created
     }
 
-    /// What earlier runs booked, at the most.
+    /// Returns upper bounds of what earlier runs booked.
     ///
     /// # Errors
     /// [`StoreError`], if the file cannot be read.
@@ -212,11 +211,11 @@ impl Store {
         self.with_file(|file| file.load())
     }
 
-    /// Moves what another state file has counted to this one, and returns the number of reservations that were moved. The other
-    /// file stays, and is empty afterwards. A crash in between loses nothing, and the next call counts nothing twice.
+    /// Moves the counts of another state file to this one, and returns the number of reservations that were moved. The other
+    /// file remains, without counts. A crash in between loses nothing, and the next call counts nothing twice.
     ///
     /// # Errors
-    /// [`StoreError`], of either file; [`StoreError::Missing`] if the other one is not there.
+    /// [`StoreError`], of either file; [`StoreError::Missing`] if the other one does not exist.
     ///
     /// ```
     /// use tidegate_limit::store::{Store, StoreError};
@@ -233,8 +232,8 @@ impl Store {
         self.with_file(|file| file.take_over(other.as_ref()))
     }
 
-    /// The store as the journal of a gate that is about to be made. [`Builder::store`](crate::Builder::store) does this,
-    /// and restores.
+    /// Returns the store as the journal of a new gate. [`Builder::store`](crate::Builder::store) does this and restores the
+    /// counts.
     ///
     /// # Errors
     /// [`StoreError`], if the file cannot be written.
@@ -247,7 +246,7 @@ impl Store {
     /// # let file = directory.join("limits.db");
     /// let store = Store::open(&file).unwrap();
     /// let limit = Limit::rpd(10_000, "UTC").journaled(50);
-    /// // Counts from zero, whatever the file says.
+    /// // Counts from zero, whatever the file contains.
     /// let gate = Gate::builder().limit(limit).journal(store.journal().unwrap()).build().unwrap();
     /// # drop(gate);
     /// # std::fs::remove_dir_all(&directory).unwrap();
@@ -257,42 +256,42 @@ impl Store {
         Ok(StoreJournal { store: self.clone(), run })
     }
 
-    /// Waits for whoever writes.
+    /// Calls `f` with the file, after waiting for a thread that uses it.
     fn with_file<R>(&self, f: impl FnOnce(&mut StateFile) -> Result<R, StoreError>) -> Result<R, StoreError> {
         let shared = self.shared();
         let mut state = shared.lock();
         loop {
             match &mut state.file {
-                File::Idle(file) => return f(file),
-                File::Taken => state = shared.wait(state),
-                File::Closed => return Err(shared.closed()),
+                FileState::Idle(file) => return f(file),
+                FileState::Taken => state = shared.wait(state),
+                FileState::Closed => return Err(shared.closed()),
             }
         }
     }
 
-    /// Writes what it was given and lets go of the file; returns when that is done. What comes later fails. Close the
-    /// gate before, so that what it reserved and did not use is not counted.
+    /// Writes what is left and closes the file; returns when that is done. Later reservations fail. Close the gate first, so
+    /// that what it reserved and did not use is not counted.
     ///
-    /// Blocks its thread for the time of a write or two. Not to be called by a waker.
+    /// Blocks the thread for the time of a write or two. Must not be called by a waker.
     pub fn close(&self) {
         let shared = self.shared();
         let mut state = shared.shut();
-        while !matches!(state.file, File::Closed) {
+        while !matches!(state.file, FileState::Closed) {
             state = shared.wait(state);
         }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<StoreShared> {
         &self.handle.shared
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl StoreShared {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+    fn wait<'s>(&self, state: MutexGuard<'s, StoreState>) -> MutexGuard<'s, StoreState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -300,13 +299,14 @@ impl Shared {
         StoreError::Failed { path: self.path.clone(), detail: "it was closed".into() }
     }
 
-    /// Writes all that waits, unless somebody else is at it: he will see it. Closes the file at the end if that is wanted.
+    /// Writes all waiting requests, unless another thread is writing, which then writes these too. Closes the file afterwards
+    /// if the store is closed.
     ///
-    /// A receipt lets somebody in, who may need the next reservation at once, from within: that one is left to the loop
-    /// further up, or a long line would be as many calls deep.
-    fn write_all<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        let mut file = match std::mem::replace(&mut state.file, File::Taken) {
-            File::Idle(file) => file,
+    /// A receipt admits entries, which may make the next request from within this call. That request is left to the loop of
+    /// the outer call: recursion would become as deep as the line is long.
+    fn write_all<'s>(&'s self, mut state: MutexGuard<'s, StoreState>) -> MutexGuard<'s, StoreState> {
+        let mut file = match std::mem::replace(&mut state.file, FileState::Taken) {
+            FileState::Idle(file) => file,
             other => {
                 state.file = other;
                 return state;
@@ -329,28 +329,32 @@ impl Shared {
             drop(state);
             drop(file);
             state = self.lock();
-            state.file = File::Closed;
+            state.file = FileState::Closed;
         } else {
-            state.file = File::Idle(file);
+            state.file = FileState::Idle(file);
         }
         self.changed.notify_all();
         state
     }
 
-    /// Takes nothing more, writes what is left.
-    fn shut(&self) -> MutexGuard<'_, State> {
+    /// Closes the store to further requests, and writes the rest.
+    fn shut(&self) -> MutexGuard<'_, StoreState> {
         let mut state = self.lock();
         state.closed = true;
         self.changed.notify_all();
         self.write_all(state)
     }
 
-    /// The thread's life.
+    /// Runs the store's thread.
     fn serve(&self) {
         let mut state = self.lock();
-        while !matches!(state.file, File::Closed) {
+        while !matches!(state.file, FileState::Closed) {
             let nothing = state.waiting.is_empty() && !state.closed;
-            state = if nothing || matches!(state.file, File::Taken) { self.wait(state) } else { self.write_all(state) };
+            state = if nothing || matches!(state.file, FileState::Taken) {
+                self.wait(state)
+            } else {
+                self.write_all(state)
+            };
         }
     }
 }
@@ -359,7 +363,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct StoreJournal {
     store: Store,
-    /// Tells this gate's reservations from those of others.
+    /// Distinguishes this gate's reservations from those of others.
     run: i64,
 }
 
@@ -372,22 +376,22 @@ impl Journal for StoreJournal {
             return receipt.failed(shared.closed());
         }
         state.waiting.push_back((self.run, reservation, receipt));
-        if state.writer == Writer::NoThreadYet {
+        if state.writer == StoreWriter::NoThreadYet {
             let server = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("tidegate-store".into()).spawn(move || server.serve());
-            // Without threads it is as good as inline.
-            state.writer = if thread.is_ok() { Writer::Thread } else { Writer::Inline };
+            // If no thread can be started, it writes inline.
+            state.writer = if thread.is_ok() { StoreWriter::Thread } else { StoreWriter::Inline };
         }
         match state.writer {
-            Writer::Inline => drop(shared.write_all(state)),
-            Writer::Thread | Writer::NoThreadYet => shared.changed.notify_all(),
+            StoreWriter::Inline => drop(shared.write_all(state)),
+            StoreWriter::Thread | StoreWriter::NoThreadYet => shared.changed.notify_all(),
         }
     }
 }
 
-impl Drop for Handle {
+impl Drop for StoreHandle {
     fn drop(&mut self) {
-        // Whoever writes at the moment closes it; nobody waits for him here, he may be further up.
+        // A thread that is writing closes the file. It is not waited for: it may be this thread, in an outer call.
         drop(self.shared.shut());
     }
 }
@@ -399,9 +403,9 @@ impl fmt::Debug for Store {
 }
 
 impl crate::Builder {
-    /// Counts on from what `store` knows, and keeps it there: restores what earlier runs booked, and writes down what the
-    /// limits that are [journaled](crate::Limit::journaled) are about to book. Gates on the same store, or on stores of the
-    /// same file in several processes, count what the others have reserved.
+    /// Keeps counts in `store`: restores what earlier runs booked, and writes what [journaled](crate::Limit::journaled)
+    /// limits are about to book. Gates on the same store, or on stores of the same file in several processes, count each
+    /// other's reservations.
     ///
     /// # Errors
     /// [`StoreError`], if the file cannot be read.

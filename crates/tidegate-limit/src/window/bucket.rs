@@ -1,14 +1,14 @@
-//! The bucket: refilled continuously, emptied by what is booked (GCRA). One instant holds its whole state.
+//! The bucket: refilled continuously, emptied by bookings (GCRA). Its state is one instant.
 
 use std::collections::VecDeque;
 
 use crate::moment::Moment;
 
-/// Instants and intervals are counted in fractions of a nanosecond, so that a rate that does not divide its period is
-/// held for years: intervals are rounded up, by less than a millionth of a nanosecond a unit.
+/// Instants and intervals in fractions of a nanosecond, so that a rate that does not divide its period stays exact for
+/// years: intervals are rounded up, by less than a millionth of a nanosecond per unit.
 const FRACTION: u32 = 20;
 
-/// Of how many instants it is remembered how full the bucket was.
+/// The number of instants for which the bucket's level is remembered.
 const LOWS_MAX: usize = 64;
 
 type Fine = u128;
@@ -24,23 +24,23 @@ fn coarse_up(at: Fine) -> Moment {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// What flows in during `per`.
+    /// The amount that flows in during `per`.
     amount: u64,
-    /// What fits into it.
+    /// The capacity.
     burst: u64,
-    /// Whether `burst` follows `amount` when that is changed.
+    /// Whether `burst` changes with `amount`.
     burst_is_amount: bool,
     per: u64,
     /// The time in which one unit flows in.
     interval: Fine,
     /// The time in which all of it flows in: `interval` times `burst`.
     fills_in: Fine,
-    /// When it will be full if nothing is booked; in the past: it is full.
+    /// When it will be full if nothing is booked. In the past if it is full.
     full_at: Fine,
-    /// When the rate was last changed: what was booked before is taken back by a more careful reckoning.
+    /// When the rate was last changed. What was booked before is taken back on the safe side.
     changed_at: Moment,
-    /// How near to full it has been: what was missing just before something was booked. Only where it never was nearer
-    /// afterwards, so both rise from front to back; of too many, neighbours are taken for the fuller.
+    /// Instants just before bookings, with what was missing then; only those after which it never was nearer to full. So both
+    /// values rise from front to back. If there are too many, neighbours are merged into the fuller one.
     lows: VecDeque<(Moment, Fine)>,
 }
 
@@ -57,12 +57,12 @@ impl Bucket {
             fills_in: times(interval, burst),
             full_at: 0,
             changed_at: Moment::ZERO,
-            // All the memory it will ever need, so that booking never allocates.
+            // All the memory that it ever needs, so that booking never allocates.
             lows: VecDeque::with_capacity(LOWS_MAX + 1),
         }
     }
 
-    /// Makes it empty.
+    /// Empties the bucket.
     pub(crate) fn drain(&mut self, now: Moment) {
         self.full_at = fine(now).saturating_add(self.fills_in);
     }
@@ -75,7 +75,7 @@ impl Bucket {
         self.burst
     }
 
-    /// How long it takes from empty to full.
+    /// Returns the time from empty to full.
     pub(crate) fn fills_in(&self) -> u64 {
         u64::try_from(self.fills_in >> FRACTION).unwrap_or(u64::MAX)
     }
@@ -91,12 +91,12 @@ impl Bucket {
         self.fills_in = self.time_for(self.burst);
         self.full_at = fine(now).saturating_add(self.time_for(missing));
         self.changed_at = now;
-        // Counted at another rate; to take it for full is the careful way.
+        // The level was computed at another rate; the bucket is taken for full, which is the safe side.
         self.lows.clear();
         self.lows.push_back((now, 0));
     }
 
-    /// What is missing, rounded up.
+    /// Returns what is missing, rounded up.
     pub(crate) fn used(&self, now: Moment) -> u64 {
         u64::try_from(self.full_at.saturating_sub(fine(now)).div_ceil(self.interval)).unwrap_or(u64::MAX)
     }
@@ -113,14 +113,14 @@ impl Bucket {
             && self.full_at.max(now).saturating_add(self.time_for(amount)) <= now.saturating_add(self.fills_in)
     }
 
-    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
+    /// Returns the earliest instant at which `amount` fits, if nothing but `extra`, now, is booked until then.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
         let full_at =
             self.full_at.max(fine(now)).saturating_add(self.time_for(extra)).saturating_add(self.time_for(amount));
         coarse_up(full_at.saturating_sub(self.fills_in)).max(now)
     }
 
-    /// Books, and says until when that is still flowing in again: what `unbook` needs to know.
+    /// Books `amount`. Returns until when it flows in again, as a mark for `unbook`.
     #[inline]
     pub(crate) fn book(&mut self, amount: u64, now: Moment) -> Moment {
         self.note_low(now);
@@ -128,7 +128,7 @@ impl Bucket {
         Moment::from_nanos(u64::try_from(self.full_at >> FRACTION).unwrap_or(u64::MAX))
     }
 
-    /// Books if it fits, and says what `book` says.
+    /// Books `amount` if it fits. Returns the mark, as [`book`](Self::book) does.
     #[inline]
     pub(crate) fn take(&mut self, amount: u64, now: Moment) -> Option<Moment> {
         let instant = fine(now);
@@ -141,12 +141,12 @@ impl Bucket {
         Some(Moment::from_nanos(u64::try_from(full_at >> FRACTION).unwrap_or(u64::MAX)))
     }
 
-    /// Takes back what was booked at `at`, as far as it has not flowed in again. What was missing at the time flows in
-    /// first; had this never been booked, the bucket might have been full since and run over, which gives nothing back.
+    /// Takes back what was booked at `at` and has not flowed in again. What was missing at `at` flows in first. Without the
+    /// booking, the bucket might have been full since and have overflowed, and that part is not given back.
     pub(crate) fn unbook(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) {
         let whole = self.time_for(amount);
         let filled_at = if at < self.changed_at { fine(at).saturating_add(whole) } else { fine(filled_at) };
-        // Never booked, it would have left that much less missing; but a full bucket has nothing to make up for.
+        // Without the booking, this much less would be missing, but a bucket cannot be more than full.
         let mut since = self.lows.partition_point(|(when, _)| *when <= at);
         let Some(&(_, lowest)) = self.lows.get(since) else {
             self.full_at = self.full_at.saturating_sub(whole.min(filled_at.saturating_sub(fine(now))));
@@ -163,11 +163,11 @@ impl Bucket {
         }
     }
 
-    /// Something is about to be booked: until then it has become fuller and fuller.
+    /// Records the level just before a booking.
     #[inline]
     fn note_low(&mut self, now: Moment) {
         let missing = self.full_at.saturating_sub(fine(now));
-        // A bucket that is hardly used is as full as ever each time: one entry, written over.
+        // A bucket that is hardly used is full each time, so the one entry is overwritten.
         if self.lows.len() == 1
             && let Some(only) = self.lows.front_mut()
             && only.1 >= missing
@@ -189,15 +189,14 @@ impl Bucket {
         }
     }
 
-    /// What was booked at `at` happens only now. Returns the new answer to "until when does it flow in again".
+    /// Makes what was booked at `at` count from `now` on. Returns the new mark.
     pub(crate) fn restamp(&mut self, amount: u64, at: Moment, filled_at: Moment, now: Moment) -> Moment {
         self.unbook(amount, at, filled_at, now);
         self.book(amount, now)
     }
 
-    /// Books what happened in the past, `now` being later. The bucket may be empty for it, and not more than that: what
-    /// is known of the past is an upper bound.
-    /// Returns until when it is still flowing in again, as [`book`](Self::book) does.
+    /// Books what happened at an instant before `now`. The bucket becomes empty at most, because the amount is an upper
+    /// bound. Returns the mark, as [`book`](Self::book) does.
     pub(crate) fn restore(&mut self, amount: u64, at: Moment, now: Moment) -> Moment {
         let filled_at = self.book(amount, at);
         self.full_at = self.full_at.min(fine(now).saturating_add(self.fills_in));
@@ -215,7 +214,7 @@ impl Bucket {
     }
 }
 
-/// Saturates. All but absurd intervals (five hours a unit) fit into a word, and then the product fits without a check.
+/// Saturates. All but absurd intervals (five hours per unit) fit into a word, and then the product fits without a check.
 #[inline]
 fn times(interval: Fine, amount: u64) -> Fine {
     match u64::try_from(interval) {
@@ -224,7 +223,7 @@ fn times(interval: Fine, amount: u64) -> Fine {
     }
 }
 
-/// Rounded up, and never zero; a rate of zero takes for ever.
+/// Rounded up, and never zero. Infinite for a rate of zero.
 fn interval(amount: u64, per: u64) -> Fine {
     match amount {
         0 => Fine::from(u64::MAX) << FRACTION,

@@ -1,7 +1,7 @@
-//! Windows of the calendar: a count, and the instant at which it begins again.
+//! Calendar windows: a count, and the instant at which it restarts.
 //!
-//! They follow the wall clock. If that is set back, the count goes on and what was counted in the period it came from is
-//! counted as well; if it is set ahead, as after a suspended machine wakes up, it is believed.
+//! They use the wall clock. If it is set back, the count continues, together with what was counted in the later period. If
+//! it is set ahead, for example after the machine was suspended, the new time is used.
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
@@ -11,20 +11,20 @@ use crate::moment::{Moment, Wall, WallNanos};
 /// An ordinary day.
 const DAY: WallNanos = 86_400_000_000_000;
 
-/// So many days to come are looked up one by one.
+/// The number of days to come that are looked up one by one.
 const DAYS_EXACTLY: i64 = 1_000;
 
-/// How the wall clock is cut into periods.
+/// How the wall clock is divided into periods.
 #[derive(Clone, Debug)]
 pub(crate) enum Periods {
-    /// Of so many nanoseconds, counted from 1970: minutes begin at second 00.
+    /// Periods of this number of nanoseconds since 1970: minutes begin at second 00.
     Aligned(u64),
     /// From midnight to midnight in a time zone: 23, 24 or 25 hours.
     Days(TimeZone),
 }
 
 impl Periods {
-    /// The period that `wall` falls into: its first instant, and the first one after it.
+    /// Returns the period of `wall`: its first instant, and the first instant after it.
     fn around(&self, wall: WallNanos) -> (WallNanos, WallNanos) {
         match self {
             Periods::Aligned(length) => {
@@ -33,7 +33,7 @@ impl Periods {
                 (start, start.saturating_add(length))
             }
             Periods::Days(zone) => days_around(zone, wall).unwrap_or_else(|| {
-                // At the ends of the calendar, where no zone has rules.
+                // At the ends of the calendar, where zones have no rules.
                 Periods::Aligned(DAY as u64).around(wall)
             }),
         }
@@ -42,7 +42,7 @@ impl Periods {
 
 fn days_around(zone: &TimeZone, wall: WallNanos) -> Option<(WallNanos, WallNanos)> {
     let today = Timestamp::from_nanosecond(wall.into()).ok()?.to_zoned(zone.clone()).date();
-    // A day need not begin at 0:00, where the clocks are changed at midnight; `to_zoned` knows.
+    // A day may begin after 0:00 in zones that change their clocks at midnight; `to_zoned` handles that.
     let begins =
         |date: jiff::civil::Date| i64::try_from(date.to_zoned(zone.clone()).ok()?.timestamp().as_nanosecond()).ok();
     Some((begins(today)?, begins(today.checked_add(1.day()).ok()?)?))
@@ -54,16 +54,16 @@ pub(crate) struct Calendar {
     periods: Periods,
     /// What was counted in this period.
     used: u64,
-    /// What was counted in the one before, in case the wall clock goes back there.
+    /// What was counted in the period before, in case the wall clock is set back to it.
     used_before: u64,
-    /// The wall clock went back from the period that begins then, with so much counted in the one before it: when that
-    /// period comes again, what was counted since is counted in it.
+    /// Set when the wall clock was set back: the beginning of the later period, and what had been counted in the one before
+    /// it. When that period comes again, what was counted since counts in it.
     went_back: Option<(WallNanos, u64)>,
     begins: WallNanos,
     ends: WallNanos,
-    /// The moment of `ends` as the wall clock stands.
+    /// The moment of `ends` by the current wall clock.
     resets_at: Moment,
-    /// The moment since which `used` has been counted: what was booked before is not in it.
+    /// The moment since which `used` has been counted. Earlier bookings are not in it.
     counted_from: Moment,
 }
 
@@ -100,7 +100,7 @@ impl Calendar {
         self.resets_at
     }
 
-    /// When the `count`th period after the one around `from` begins, as the wall clock stands.
+    /// Returns when the `count`-th period after that of `from` begins, by the current wall clock.
     pub(crate) fn begins_after(&self, count: u64, from: Moment, wall: Wall) -> Moment {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let (mut begins, mut ends) = self.periods.around(wall.of(from));
@@ -110,7 +110,7 @@ impl Calendar {
                 wall.moment(ends.saturating_add(rest))
             }
             Periods::Days(_) => {
-                // Beyond some years it does not matter which of the days have 23 hours.
+                // After some years it does not matter which of the days have 23 hours.
                 let exactly = count.min(DAYS_EXACTLY);
                 for _ in 0..exactly {
                     begins = ends;
@@ -125,12 +125,12 @@ impl Calendar {
         self.begins
     }
 
-    /// How long this period is.
+    /// Returns the length of this period.
     pub(crate) fn length(&self) -> u64 {
         u64::try_from(self.ends.saturating_sub(self.begins)).unwrap_or(0)
     }
 
-    /// Begins the next period if it has come.
+    /// Begins the next period if it is due.
     #[inline]
     pub(crate) fn expire(&mut self, now: Moment, wall: Wall) {
         if now >= self.resets_at {
@@ -153,10 +153,10 @@ impl Calendar {
         self.counted_from = now;
     }
 
-    /// The wall clock was looked at, and does not stand where it was thought to.
+    /// Handles a wall clock that was set.
     pub(crate) fn wall_moved(&mut self, now: Moment, wall: Wall) {
         if wall.of(now) < self.begins {
-            // What is counted in a period to come may belong to this one as far as the server is concerned.
+            // For the server, what was counted in the later period may belong to this one.
             let before = std::mem::take(&mut self.used_before);
             self.went_back = self.went_back.or(Some((self.begins, before)));
             (self.begins, self.ends) = self.periods.around(wall.of(now));
@@ -172,7 +172,7 @@ impl Calendar {
         amount <= self.amount.saturating_sub(self.used)
     }
 
-    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
+    /// Returns the earliest instant at which `amount` fits, if nothing but `extra`, now, is booked until then.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment) -> Moment {
         let wanted = u128::from(self.used) + u128::from(extra) + u128::from(amount);
         if wanted <= u128::from(self.amount) { now } else { self.resets_at }
@@ -189,19 +189,19 @@ impl Calendar {
         }
     }
 
-    /// Whether what was booked at `at` is counted in this period.
+    /// Returns whether what was booked at `at` is counted in this period.
     pub(crate) fn has_counted(&self, at: Moment) -> bool {
         at >= self.counted_from
     }
 
-    /// What was booked at `at` happens only now; across a reset the server counts it in the new period.
+    /// Makes what was booked at `at` count from `now` on. After a reset, the server counts it in the new period.
     pub(crate) fn restamp(&mut self, amount: u64, at: Moment) {
         if at < self.counted_from {
             self.book(amount);
         }
     }
 
-    /// Counts as much as leaves at most `remaining`.
+    /// Raises the count until at most `remaining` is left.
     pub(crate) fn tighten(&mut self, remaining: u64) {
         self.used = self.used.max(self.amount.saturating_sub(remaining));
     }

@@ -1,30 +1,30 @@
-//! The strict sliding log: at most so much in *any* window.
+//! The strict sliding log: at most the amount in *any* window.
 //!
-//! What was booked is kept with its instant until the window has passed it. Totals are running, so whether something
-//! fits is one comparison; sums of blocks of entries find the instant at which it will, without a walk over the log.
+//! Each booking is kept with its instant until it has left the window. A running total makes it one comparison whether an
+//! amount fits. Sums of blocks of entries find the instant at which it fits without a walk over the whole log.
 
 use std::collections::VecDeque;
 
 use crate::moment::Moment;
 
-/// Entries that are kept one by one. Beyond them, what falls into the same grain shares an entry.
+/// The number of bookings that are kept one by one. Beyond that, bookings in the same grain share an entry.
 const EXACT_MAX: usize = 4096;
 
-/// Grains a window is cut into.
+/// The number of grains per window.
 const GRAINS: u64 = 4096;
 
-/// Entries whose amounts are summed up together.
+/// The number of entries per block.
 const BLOCK: u64 = 64;
 
-/// The most entries there can be: the exact ones, and one for each grain begun within the window.
+/// The largest number of entries: the exact ones, and one per grain that begins within the window.
 const ENTRIES_MAX: usize = EXACT_MAX + GRAINS as usize + 2;
 
-/// Departures that are remembered, once somebody asks for them.
+/// The number of departures that are remembered, from the first query for them on.
 const DEPARTURES_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// When the latest of what it holds was booked: the entry counts until that leaves the window.
+struct LogEntry {
+    /// The instant of its latest booking. The entry counts until that leaves the window.
     at: Moment,
     amount: u64,
 }
@@ -34,20 +34,20 @@ pub(crate) struct Log {
     amount: u64,
     window: u64,
     grain: u64,
-    /// By instant, none equal.
-    entries: VecDeque<Entry>,
-    /// The sum of each block of entries, blocks being counted from the first entry ever; the first and the last block
-    /// may be partly outside of `entries`.
+    /// In the order of their instants, which are all different.
+    entries: VecDeque<LogEntry>,
+    /// The sum of each block of entries. Blocks are counted from the first entry ever, so the first and the last block may be
+    /// partly outside of `entries`.
     sums: VecDeque<u64>,
     /// Entries that have left.
     left: u64,
     /// The sum of all entries.
     used: u64,
-    /// When the first of what the last entry holds was booked.
+    /// The instant of the first booking in the last entry.
     last_begun: Moment,
-    /// The instant of the last entry that has left: what was booked up to it is gone.
+    /// The instant of the last entry that has left. Bookings up to it have left too.
     left_at: Option<Moment>,
-    /// When entries left, and how much had left by then; not kept until somebody asks.
+    /// When entries left, and how much had left by then. `None` before the first query.
     departures: Option<Departures>,
 }
 
@@ -67,7 +67,7 @@ impl Departures {
         self.recent.push_back((at, self.amount));
     }
 
-    /// How much left after `since`, as far as is remembered.
+    /// Returns how much left after `since`, as far as remembered.
     fn since(&self, since: Moment) -> u64 {
         let first = self.recent.partition_point(|(at, _)| *at <= since);
         let before = match first.checked_sub(1) {
@@ -80,7 +80,7 @@ impl Departures {
 
 impl Log {
     pub(crate) fn new(amount: u64, window: u64) -> Log {
-        // All the memory it will ever need, so that booking never allocates.
+        // All the memory that it ever needs, so that booking never allocates.
         let capacity = usize::try_from(amount).unwrap_or(usize::MAX).min(ENTRIES_MAX);
         Log {
             amount,
@@ -113,11 +113,11 @@ impl Log {
     }
 
     #[inline]
-    fn leaves(&self, entry: Entry, margin: u64) -> Moment {
+    fn leaves(&self, entry: LogEntry, margin: u64) -> Moment {
         entry.at.plus(self.window).plus(margin)
     }
 
-    /// Forgets what the window has passed.
+    /// Removes what has left the window.
     #[inline]
     pub(crate) fn expire(&mut self, now: Moment, margin: u64) {
         while let Some(&entry) = self.entries.front() {
@@ -142,22 +142,22 @@ impl Log {
         }
     }
 
-    /// Whether `amount` fits beside what is there.
+    /// Returns whether `amount` fits.
     #[inline]
     pub(crate) fn fits(&self, amount: u64) -> bool {
         amount <= self.amount.saturating_sub(self.used)
     }
 
-    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now. `amount` itself
-    /// must not be above the limit.
+    /// Returns the earliest instant at which `amount` fits, if nothing but `extra`, now, is booked until then. `amount` must
+    /// not be above the limit.
     pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment, margin: u64) -> Moment {
         let wanted = u128::from(self.used) + u128::from(extra) + u128::from(amount);
-        // What does not fit into 64 bits is more than all that was ever booked.
+        // A sum that does not fit into 64 bits is more than was ever booked.
         let mut surplus = u64::try_from(wanted.saturating_sub(u128::from(self.amount))).unwrap_or(u64::MAX);
         if surplus == 0 {
             return now;
         }
-        // The first block may have lost entries already, its sum with them; so the walk begins where it does.
+        // Entries of the first block may have left, and its sum is without them, so the walk begins at its first entry.
         let mut first = 0;
         for (at, sum) in self.sums.iter().enumerate() {
             let length = if at == 0 { BLOCK - self.left % BLOCK } else { BLOCK } as usize;
@@ -174,14 +174,14 @@ impl Log {
             }
             unreachable!("a block's sum is the sum of its entries");
         }
-        // It takes `extra` itself to leave.
+        // It fits only when `extra` itself leaves.
         now.plus(self.window).plus(margin)
     }
 
-    /// Books `amount` at `now`, which is not before anything booked earlier.
+    /// Books `amount` at `now`, which must not be before an earlier booking.
     #[inline]
     pub(crate) fn book(&mut self, amount: u64, now: Moment) {
-        // Only a caller that declared next to nothing of an absurd cost gets near this bound.
+        // Only an absurd cost that was declared as almost nothing reaches this bound.
         let amount = amount.min(u64::MAX - self.used);
         if amount == 0 {
             return;
@@ -199,19 +199,19 @@ impl Log {
         if (self.left + self.entries.len() as u64).is_multiple_of(BLOCK) || self.sums.is_empty() {
             self.sums.push_back(0);
         }
-        self.entries.push_back(Entry { at: now, amount });
+        self.entries.push_back(LogEntry { at: now, amount });
         *self.sums.back_mut().expect("just made sure") += amount;
         self.last_begun = now;
     }
 
-    /// Takes back up to `amount` of what was booked at `at`; what the window has passed is gone already.
+    /// Takes back up to `amount` of what was booked at `at` and has not left the window.
     pub(crate) fn unbook(&mut self, amount: u64, at: Moment) {
         if self.left_at.is_some_and(|left_at| at <= left_at) {
             return;
         }
         let index = match self.entries.back() {
             Some(last) if self.last_begun <= at && at <= last.at => self.entries.len() - 1,
-            // An entry holds what was booked after the one before it, up to its own instant.
+            // An entry has the bookings after the instant of the one before it, up to its own.
             _ => self.entries.partition_point(|entry| entry.at < at),
         };
         let Some(entry) = self.entries.get_mut(index) else { return };
@@ -221,13 +221,12 @@ impl Log {
         self.sums[((self.left + index as u64) / BLOCK - self.left / BLOCK) as usize] -= amount;
     }
 
-    /// How much left after `since`: what a server that looked at `since` still counted. Remembered from the first time
-    /// on that this is asked.
+    /// Returns how much left after `since`, which a server still counted at `since`. Remembered from the first call on.
     pub(crate) fn left_since(&mut self, since: Moment) -> u64 {
         self.departures.get_or_insert_default().since(since)
     }
 
-    /// When the oldest entry leaves.
+    /// Returns when the oldest entry leaves.
     pub(crate) fn next_reset(&self, margin: u64) -> Option<Moment> {
         self.entries.front().map(|entry| self.leaves(*entry, margin))
     }
@@ -327,7 +326,7 @@ mod tests {
         let mut log = Log::new(10, 100);
         log.book(1, at(0));
         log.expire(at(100), 0);
-        assert_eq!(log.left_since(at(0)), 0, "nobody had asked before");
+        assert_eq!(log.left_since(at(0)), 0, "the first query remembers nothing");
         for n in 1..=5 {
             log.book(n, at(100 + n));
         }

@@ -1,4 +1,4 @@
-//! The window models behind one face: what fits, when, what is booked, what is taken back.
+//! The window models behind one interface: what fits, when, what is booked, what is taken back.
 
 mod bucket;
 mod calendar;
@@ -10,11 +10,11 @@ pub(crate) use log::Log;
 
 use crate::moment::{Moment, Wall};
 
-/// The rest of the time: the same for all limits at one decision.
+/// The settings of time beside the moment: the same for all limits in one decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct WindowSetting {
     pub(crate) wall: Wall,
-    /// How long after its window a strict entry still counts.
+    /// How long a strict entry still counts after its window.
     pub(crate) margin: u64,
 }
 
@@ -26,9 +26,9 @@ pub(crate) enum Model {
 }
 
 impl Model {
-    /// Brings it up to `now`. Before anything else that is asked at `now`.
+    /// Expires what has left the window at `now`. Called before any other method at `now`.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Moment, setting: Setting) {
+    pub(crate) fn expire(&mut self, now: Moment, setting: WindowSetting) {
         match self {
             Model::Strict(log) => log.expire(now, setting.margin),
             Model::Bucket(_) => {}
@@ -45,7 +45,7 @@ impl Model {
         }
     }
 
-    /// The most that can ever fit at once.
+    /// Returns the most that can ever fit at once.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         match self {
@@ -55,10 +55,10 @@ impl Model {
         }
     }
 
-    /// For how long after it was booked something may still matter, at the most.
+    /// Returns the longest time for which a booking may count.
     pub(crate) fn counts_for(&self) -> u64 {
         match self {
-            // The margin is a part of the window at the most.
+            // The margin is at most a share of the window.
             Model::Strict(log) => log.window().saturating_mul(2),
             Model::Bucket(bucket) => bucket.fills_in(),
             Model::Calendar(_) => 0,
@@ -89,8 +89,8 @@ impl Model {
         }
     }
 
-    /// The earliest instant at which `amount` fits, if nothing is booked until then but `extra`, now.
-    pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment, setting: Setting) -> Moment {
+    /// Returns the earliest instant at which `amount` fits, if nothing but `extra`, now, is booked until then.
+    pub(crate) fn ready_at(&self, amount: u64, extra: u64, now: Moment, setting: WindowSetting) -> Moment {
         match self {
             Model::Strict(log) => log.ready_at(amount, extra, now, setting.margin),
             Model::Bucket(bucket) => bucket.ready_at(amount, extra, now),
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// Books; what it returns is passed to `unbook` and `restamp`.
+    /// Books `amount`. Returns a mark for `unbook` and `restamp`.
     #[inline]
     pub(crate) fn book(&mut self, amount: u64, now: Moment) -> Moment {
         match self {
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// What was booked at `at` happens only now. Returns its new mark.
+    /// Makes what was booked at `at` count from `now` on. Returns its new mark.
     pub(crate) fn restamp(&mut self, amount: u64, at: Moment, mark: Moment, now: Moment) -> Moment {
         match self {
             Model::Strict(log) => {
@@ -137,8 +137,8 @@ impl Model {
         }
     }
 
-    /// When something comes back: a strict limit's oldest entry, all of a bucket, the next minute or day.
-    pub(crate) fn next_reset(&self, now: Moment, setting: Setting) -> Option<Moment> {
+    /// Returns when something comes back: a strict limit's oldest entry, all of a bucket, the next minute or day.
+    pub(crate) fn next_reset(&self, now: Moment, setting: WindowSetting) -> Option<Moment> {
         match self {
             Model::Strict(log) => log.next_reset(setting.margin),
             Model::Bucket(bucket) => bucket.next_reset(now),

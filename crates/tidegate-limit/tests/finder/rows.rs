@@ -221,7 +221,7 @@ fn limits_that_are_stated_too_high() {
 }
 
 #[test]
-fn limits_of_tokens_that_nobody_named() {
+fn limits_of_tokens_that_were_not_stated() {
     let mut random = Random::new(5);
     let tokens: Vec<u64> = (0..1_000).map(|_| random.log_normal(400.0, 0.8).clamp(20.0, 4_000.0) as u64).collect();
     for (name, limit, bounds) in [

@@ -1,4 +1,4 @@
-//! Rates: waited for with the gate's one timer, whoever is polled and whoever is not.
+//! Rates: waited for with the gate's one timer, whether or not a waiting future is polled.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn the_timer_is_the_gates_and_lets_the_next_in_though_the_first_is_not_polled() 
     run(|| async {
         // On a busy machine a window may be over before the third entry waits for its end: then a longer one is tried.
         let mut window = WINDOW;
-        while !the_next_passes_who_is_not_polled(window).await {
+        while !the_next_passes_a_waiter_that_is_not_polled(window).await {
             window *= 2;
             assert!(window <= 100 * WINDOW, "ready at once");
         }
@@ -29,7 +29,7 @@ fn the_timer_is_the_gates_and_lets_the_next_in_though_the_first_is_not_polled() 
 }
 
 /// `false`: the window was over too early.
-async fn the_next_passes_who_is_not_polled(window: Duration) -> bool {
+async fn the_next_passes_a_waiter_that_is_not_polled(window: Duration) -> bool {
     let gate = gate().limit(requests_in(window, 2)).build().unwrap();
     let enter = || gate.enter(gate.unscoped(), Cost::request());
     for _ in 0..2 {
@@ -51,7 +51,7 @@ async fn the_next_passes_who_is_not_polled(window: Duration) -> bool {
 }
 
 #[test]
-fn everybody_gets_through_with_one_alarm_for_each_who_waits_at_the_most() {
+fn every_waiter_is_admitted_with_at_most_one_alarm_each() {
     run(|| async {
         let gate = gate().limit(requests(3)).limit(Limit::concurrency("slots", 2)).build().unwrap();
         let tasks: Vec<_> = (0..12)
@@ -130,7 +130,7 @@ fn settling_less_lets_the_next_in_at_once() {
 }
 
 #[test]
-fn a_pause_holds_everybody_for_as_long_as_it_lasts_and_feedback_only_tightens() {
+fn a_pause_blocks_all_while_it_lasts_and_feedback_only_tightens() {
     run(|| async {
         let gate = gate().limit(Limit::rpm(50)).build().unwrap();
         gate.pause("rpm", WINDOW).unwrap();

@@ -22,7 +22,7 @@ fn one_release_lets_one_in_and_in_the_order_they_came() {
 }
 
 #[test]
-fn a_full_scope_holds_up_nobody_else() {
+fn a_full_scope_holds_up_no_other_scope() {
     run(|| async {
         let gate = gate().limit(Limit::concurrency("slots", 3)).build().unwrap();
         let (small, large) = (gate.scope("small", 1), gate.scope("large", 9));
@@ -85,7 +85,7 @@ fn as_many_wait_as_may() {
 }
 
 #[test]
-fn closing_tells_everybody_and_leases_go_on() {
+fn closing_ends_every_wait_and_leases_go_on() {
     run(|| async {
         let gate = gate().limit(Limit::concurrency("slots", 1)).build().unwrap();
         let held = gate.enter(gate.unscoped(), Cost::request()).await.unwrap();
@@ -106,7 +106,7 @@ fn closing_tells_everybody_and_leases_go_on() {
 }
 
 #[test]
-fn a_concurrency_of_zero_stops_everybody_until_it_is_raised() {
+fn a_concurrency_of_zero_blocks_all_until_it_is_raised() {
     run(|| async {
         let gate = gate().limit(Limit::concurrency("slots", 1)).build().unwrap();
         gate.set("slots", 0).unwrap();

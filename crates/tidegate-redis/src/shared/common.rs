@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_limit::{Common, CommonLease, Cost, EnterCommon, EnterError, Snapshot};
+use tidegate_limit::{Cost, EnterError, EnterSharedLimits, SharedLimits, SharedLimitsLease, Snapshot};
 
 use super::spec::Pause;
 use super::{SharedGate, SharedLease};
@@ -21,10 +21,10 @@ impl SharedGate {
     }
 }
 
-impl Common for SharedGate {
-    fn enter(&self, cost: Cost) -> EnterCommon {
+impl SharedLimits for SharedGate {
+    fn enter(&self, cost: Cost) -> EnterSharedLimits {
         let entering = SharedGate::enter(self, cost);
-        Box::pin(async move { Ok(Box::new(entering.await?) as Box<dyn CommonLease>) })
+        Box::pin(async move { Ok(Box::new(entering.await?) as Box<dyn SharedLimitsLease>) })
     }
 
     fn pause(&self, limit: &str, duration: Duration) {
@@ -67,7 +67,7 @@ impl Common for SharedGate {
     }
 }
 
-impl CommonLease for SharedLease {
+impl SharedLimitsLease for SharedLease {
     fn sent(&mut self) {
         SharedLease::sent(self);
     }
