@@ -5,12 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tidegate_loop::{LoopHandle, Sleep, sleep_until};
-
-/// Returns the loop's time. Outside of a loop it returns the machine's, so that a drop there does not panic.
-pub(crate) fn now() -> Instant {
-    LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
-}
+pub(crate) use tidegate_loop::now;
+use tidegate_loop::{Sleep, sleep_until};
 
 /// A deadline that moves often and is seldom reached. Moving it later costs nothing: the timer stays as it is, and when it
 /// fires, the deadline is checked again.

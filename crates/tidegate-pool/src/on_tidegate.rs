@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tidegate_loop::{AsTask, LoopHandle, Task};
+use tidegate_loop::{AsTask, Task};
 
 use crate::error::{JoinError, Panic};
 use crate::executor::{Executor, Spawn};
@@ -35,8 +35,8 @@ impl Executor for TidegateLoop {
     type Canceller = Task;
 
     fn now(&self) -> Instant {
-        // A submission may be dropped after its loop has ended.
-        LoopHandle::try_current().map_or_else(Instant::now, |current| current.time())
+        // On no loop, the machine's time: a submission may be dropped after its loop has ended.
+        tidegate_loop::now()
     }
 
     #[inline]

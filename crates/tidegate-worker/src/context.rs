@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate_loop::{LoopHandle, sleep_until};
+use tidegate_loop::{now, sleep_until};
 
 use crate::task::{Task, TaskId};
 
@@ -112,9 +112,4 @@ impl TaskContext {
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
-}
-
-/// The loop's time on a loop, which may be virtual; the machine's in a thread.
-fn now() -> Instant {
-    LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
 }

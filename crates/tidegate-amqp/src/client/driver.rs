@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_rustls::client::TlsStream;
 use tidegate_loop::net::TcpStream;
-use tidegate_loop::{LoopHandle, Sleep, catch_cancel, sleep_until};
+pub(super) use tidegate_loop::now;
+use tidegate_loop::{Sleep, catch_cancel, sleep_until};
 
 use super::gather::{MARK_BYTES, Reading};
 use super::shared::Shared;
@@ -21,10 +22,6 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// How long a connection that was dropped waits for the broker's part of the closing handshake.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-
-pub(super) fn now() -> Instant {
-    LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
-}
 
 /// The bytes under a session.
 pub(super) enum Link {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_limit::Scope;
-use tidegate_loop::spawn;
+use tidegate_loop::{Either, race, spawn};
 use tidegate_pdf::Document;
 use tidegate_sync::{Permit, Queue, Semaphore};
 
@@ -18,7 +18,7 @@ use super::record::{About, Outcome, What};
 use crate::output::{Entry, SeenAs};
 use crate::provider::Asked;
 use crate::run::policy::Verdict;
-use crate::run::{Again, ItemHandle, ItemId, ItemScope, Wish, race};
+use crate::run::{Again, ItemHandle, ItemId, ItemScope, Wish};
 use crate::store::{Kept, Promise, Record, StoreError};
 
 /// One file of a run.
@@ -179,12 +179,12 @@ impl FileRun {
             };
             let submitted = race(pool.submit(asking), job.control.calls_dropped()).await;
             match submitted {
-                Some(Ok(task)) => task.detach(),
+                Either::Left(Ok(task)) => task.detach(),
                 _ => break,
             }
         }
         for pool in std::iter::once(lane.pool()).chain(lane.pictures().map(Pictures::pool)) {
-            if race(pool.close(), job.control.calls_dropped()).await.is_none() {
+            if race(pool.close(), job.control.calls_dropped()).await.left().is_none() {
                 pool.abort().await;
             }
         }

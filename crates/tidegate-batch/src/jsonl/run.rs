@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate_limit::Scope;
-use tidegate_loop::{JobError, JoinHandle, ThreadPool, spawn, timeout, to_thread};
+use tidegate_loop::{JobError, JoinHandle, ThreadPool, race, spawn, timeout, to_thread};
 use tidegate_pool::Pool;
 use tidegate_sync::{Event as Signal, Queue, Semaphore};
 
@@ -25,7 +25,7 @@ use crate::plan::Tokens;
 use crate::provider::Dialect;
 use crate::question::Usage;
 use crate::run::policy::Policy;
-use crate::run::{Control, ItemId, ItemState, Settled, Unit, Wish, race};
+use crate::run::{Control, ItemId, ItemState, Settled, Unit, Wish};
 
 /// So much is read ahead.
 const READ_AHEAD: usize = 1 << 20;
@@ -270,8 +270,8 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     // Requests in line leave it; those in flight are waited for.
     let grace = if is_settled { None } else { Some(grace) };
     let is_drained = match grace {
-        None => drained.await.is_some(),
-        Some(grace) => timeout(grace, drained).await.is_ok_and(|drained| drained.is_some()),
+        None => drained.await.left().is_some(),
+        Some(grace) => timeout(grace, drained).await.is_ok_and(|drained| drained.left().is_some()),
     };
     if !is_drained {
         pool.abort().await;

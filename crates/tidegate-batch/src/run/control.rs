@@ -3,10 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
 use tidegate_limit::{Admission, Cost, Place};
 use tidegate_sync::Event as Signal;
@@ -260,7 +258,7 @@ impl Control {
 
     /// `future`'s output, or `None` if the run stops before.
     pub(crate) async fn unless_stopping<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        race(future, self.stop_asked()).await
+        tidegate_loop::race(future, self.stop_asked()).await.left()
     }
 
     /// Calls `listener` at every event from now on, at once and on the loop's thread. It may call everything here.
@@ -434,18 +432,6 @@ impl Control {
         self.inner.board.borrow_mut().lines_skipped += 1;
         self.emit(Change::LineSkipped { line, reason });
     }
-}
-
-/// The future's output, or `None` if `end` is first.
-pub(crate) async fn race<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
-    let (mut future, mut end) = (pin!(future), pin!(end));
-    poll_fn(|cx| {
-        if let Poll::Ready(value) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(value));
-        }
-        end.as_mut().poll(cx).map(|()| None)
-    })
-    .await
 }
 
 impl fmt::Debug for Control {

@@ -25,18 +25,10 @@ pub use again::RetryError;
 pub(crate) use again::{Again, Wish};
 pub use control::Control;
 pub(crate) use control::Settled;
-pub(crate) use control::race;
 pub use event::{Change, Event};
 pub use item::{Item, ItemId, ItemState};
 pub use progress::{FileProgress, FileState, Progress, Unit};
 pub(crate) use scope::ItemHandle;
 pub use scope::{ItemLease, ItemScope};
 
-use std::time::Instant;
-
-use tidegate_loop::LoopHandle;
-
-/// Returns the loop's time, which may be virtual.
-pub(crate) fn now() -> Instant {
-    LoopHandle::try_current().map_or_else(Instant::now, |current| current.time())
-}
+pub(crate) use tidegate_loop::now;

@@ -37,7 +37,7 @@ impl Timer for LoopTimer {
     }
 
     fn now(&self) -> Instant {
-        LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+        tidegate_loop::now()
     }
 
     fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, new_deadline: Instant) {

@@ -21,7 +21,7 @@ use axum::Router;
 use futures_rustls::TlsAcceptor;
 use rustls::ServerConfig;
 use tidegate_loop::net::{TcpListener, TcpStream};
-use tidegate_loop::{Task, sleep, spawn};
+use tidegate_loop::{Task, race, sleep, spawn};
 use tidegate_sync::{OwnedPermit, Semaphore};
 
 pub use connect_info::{ConnectInfo, NoConnectInfo};
@@ -249,7 +249,7 @@ impl Server {
                 }
             }
         };
-        if let Some(error) = unless(shared.stopped(), accepting).await {
+        if let Some(error) = race(shared.stopped(), accepting).await.right() {
             return Err(error);
         }
 
@@ -290,18 +290,6 @@ impl fmt::Debug for Server {
             .field("grace", &self.grace)
             .finish_non_exhaustive()
     }
-}
-
-/// Returns `future`'s output, or `None` if `end` is ready first.
-async fn unless<F: Future>(end: impl Future, future: F) -> Option<F::Output> {
-    let (mut end, mut future) = (pin!(end), pin!(future));
-    poll_fn(|cx| {
-        if end.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        future.as_mut().poll(cx).map(Some)
-    })
-    .await
 }
 
 /// The tasks of the open connections. Dropping this cancels them.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tidegate_loop::{LoopHandle, Sleep, sleep, sleep_until, timeout, yield_now};
+use tidegate_loop::{Sleep, sleep, sleep_until, timeout, yield_now};
 
 use super::answer::Asker;
 use super::link::Link;
@@ -319,6 +319,6 @@ impl<'a> Driver<'a> {
 
 impl Shared {
     pub(super) fn now(&self) -> Instant {
-        LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+        tidegate_loop::now()
     }
 }

@@ -273,7 +273,7 @@ impl Drop for Handle {
 
 impl Shared {
     fn now(&self) -> Instant {
-        LoopHandle::try_current().map_or_else(Instant::now, |handle| handle.time())
+        tidegate_loop::now()
     }
 
     fn is_closed(&self) -> bool {
