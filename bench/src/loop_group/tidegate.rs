@@ -28,22 +28,22 @@ pub(crate) mod vocabulary {
 
 mod primitives {
     pub(crate) mod oneshot {
-        use tidegate_loop::{Future, LoopHandle};
+        use tidegate_loop::{Deferred, LoopHandle};
 
         /// Carries the way back: every hop uses up one future and makes the next.
         #[derive(Clone)]
-        pub(crate) struct Ball(pub(crate) Future<Ball>);
+        pub(crate) struct Ball(pub(crate) Deferred<Ball>);
 
-        pub(crate) fn channel<T: Clone + 'static>() -> (Future<T>, Future<T>) {
+        pub(crate) fn channel<T: Clone + 'static>() -> (Deferred<T>, Deferred<T>) {
             let future = LoopHandle::current().create_future();
             (future.clone(), future)
         }
 
-        pub(crate) fn send<T: Clone + 'static>(future: Future<T>, value: T) {
+        pub(crate) fn send<T: Clone + 'static>(future: Deferred<T>, value: T) {
             assert!(future.set_result(value).is_ok());
         }
 
-        pub(crate) async fn recv<T: Clone + 'static>(future: Future<T>) -> T {
+        pub(crate) async fn recv<T: Clone + 'static>(future: Deferred<T>) -> T {
             future.await.expect("the future is set")
         }
     }

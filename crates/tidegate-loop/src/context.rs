@@ -14,14 +14,14 @@ use crate::kernel::Kernel;
 use crate::kernel::current;
 
 /// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
-type Map = Option<Rc<Vec<Entry>>>;
+type Map = Option<Rc<Vec<ContextEntry>>>;
 /// A variable's address, which is nobody else's.
 type Key = usize;
 /// How a value is copied for another thread.
 type Carry = fn(&dyn Any) -> Box<dyn Any + Send>;
 
 #[derive(Clone)]
-struct Entry {
+struct ContextEntry {
     key: Key,
     /// `None`: the value cannot leave its thread.
     carry: Option<Carry>,
@@ -43,7 +43,7 @@ thread_local! {
     /// The innermost context that was entered. `None`: the current task's own, so that a step need not say so; without
     /// a task the thread's. Set by guards only; see `with_running` why it can be followed.
     static INSIDE: Cell<Option<Inside>> = const { Cell::new(None) };
-    /// What a thread has set outside of any task, callback or `Context::run`.
+    /// What a thread has set outside of any task, callback or `ContextVars::run`.
     static BASE: Cell<Snapshot> = const { Cell::new(Snapshot(None)) };
     static OWNERS: Cell<u64> = const { Cell::new(1 << 63) };
 }
@@ -145,7 +145,7 @@ impl Snapshot {
             (Some(at), Some(value)) => Some(std::mem::replace(&mut entries[at].value, value)),
             (Some(at), None) => Some(entries.remove(at).value),
             (None, Some(value)) => {
-                entries.push(Entry { key, carry, value });
+                entries.push(ContextEntry { key, carry, value });
                 None
             }
             (None, None) => None,
@@ -176,9 +176,9 @@ impl Carried {
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
         let entries = self.0.into_iter().map(|CarriedEntry { key, carry, value }| {
             let value: Box<dyn Any> = value;
-            Entry { key, carry: Some(carry), value: Rc::from(value) }
+            ContextEntry { key, carry: Some(carry), value: Rc::from(value) }
         });
-        let entries: Vec<Entry> = entries.collect();
+        let entries: Vec<ContextEntry> = entries.collect();
         let values = if entries.is_empty() { None } else { Some(Rc::new(entries)) };
         Snapshot(values).run_detached(f)
     }
@@ -319,9 +319,9 @@ impl<T: Clone + 'static> ContextVar<T> {
     /// [`ResetError`] when the token belongs to another variable or was made in another context.
     ///
     /// ```
-    /// use tidegate_loop::{Context, ContextVar, ResetError};
+    /// use tidegate_loop::{ContextVars, ContextVar, ResetError};
     /// static USER: ContextVar<u32> = ContextVar::new("user");
-    /// let elsewhere = Context::current().run(|| USER.set(1));
+    /// let elsewhere = ContextVars::current().run(|| USER.set(1));
     /// assert_eq!(USER.reset(elsewhere), Err(ResetError::OtherContext));
     /// ```
     pub fn reset(&'static self, token: Token<T>) -> Result<(), ResetError> {
@@ -372,7 +372,7 @@ impl<T> fmt::Debug for Token<T> {
 pub enum ResetError {
     /// The token was made by another variable's `set`.
     OtherVariable,
-    /// The token was made in another context (another task, callback or `Context::run`).
+    /// The token was made in another context (another task, callback or `ContextVars::run`).
     OtherContext,
 }
 
@@ -390,16 +390,16 @@ impl std::error::Error for ResetError {}
 /// A context of its own: a copy of the variables as they were, into which code can be run.
 ///
 /// ```
-/// use tidegate_loop::{Context, ContextVar};
+/// use tidegate_loop::{ContextVars, ContextVar};
 /// static VAR: ContextVar<&str> = ContextVar::with_default("var", || "default");
 ///
-/// let before = Context::current();
+/// let before = ContextVars::current();
 /// let _ = VAR.set("new");
 /// assert_eq!(before.run(|| VAR.get()), Some("default"));
 /// assert_eq!(VAR.get(), Some("new"));
 /// ```
 #[derive(Clone)]
-pub struct Context {
+pub struct ContextVars {
     inner: Rc<ContextCell>,
 }
 
@@ -409,17 +409,17 @@ pub(crate) struct ContextCell {
     entered: Cell<bool>,
 }
 
-impl Context {
+impl ContextVars {
     /// A copy of the running context.
     ///
     /// ```
-    /// let context = tidegate_loop::Context::current();
+    /// let context = tidegate_loop::ContextVars::current();
     /// assert_eq!(context.run(|| 1 + 1), 2);
     /// ```
     #[must_use]
-    pub fn current() -> Context {
+    pub fn current() -> ContextVars {
         let values = Cell::new(Snapshot::current());
-        Context { inner: Rc::new(ContextCell { values, owner: new_owner(), entered: Cell::new(false) }) }
+        ContextVars { inner: Rc::new(ContextCell { values, owner: new_owner(), entered: Cell::new(false) }) }
     }
 
     /// Runs `f` in this context. What it sets stays in this context, for the next `run`.
@@ -428,9 +428,9 @@ impl Context {
     /// When the context is entered already: a context runs one thing at a time.
     ///
     /// ```
-    /// use tidegate_loop::{Context, ContextVar};
+    /// use tidegate_loop::{ContextVars, ContextVar};
     /// static VAR: ContextVar<u32> = ContextVar::new("var");
-    /// let context = Context::current();
+    /// let context = ContextVars::current();
     /// context.run(|| drop(VAR.set(1)));
     /// assert_eq!((VAR.get(), context.get(&VAR)), (None, Some(1)));
     /// ```
@@ -441,9 +441,9 @@ impl Context {
     /// What the variable is in this context.
     ///
     /// ```
-    /// use tidegate_loop::{Context, ContextVar};
+    /// use tidegate_loop::{ContextVars, ContextVar};
     /// static VAR: ContextVar<u32> = ContextVar::new("var");
-    /// assert_eq!(Context::current().get(&VAR), None);
+    /// assert_eq!(ContextVars::current().get(&VAR), None);
     /// ```
     pub fn get<T: Clone + 'static>(&self, variable: &'static ContextVar<T>) -> Option<T> {
         let values = self.inner.values.take();
@@ -467,15 +467,15 @@ impl ContextCell {
             }
         }
         let busy = self.entered.replace(true);
-        assert!(!busy, "this context is entered already; take another copy with Context::current()");
+        assert!(!busy, "this context is entered already; take another copy with ContextVars::current()");
         let _leave = Leave(&self.entered);
         let _entered = Snapshot::enter(&self.values, self.owner);
         f()
     }
 }
 
-impl fmt::Debug for Context {
+impl fmt::Debug for ContextVars {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").finish_non_exhaustive()
+        f.debug_struct("ContextVars").finish_non_exhaustive()
     }
 }

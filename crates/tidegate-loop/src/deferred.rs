@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::error::Error;
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as PollContext, Poll, Waker};
@@ -29,18 +29,18 @@ use crate::task::{CallbackId, DoneCallback, Waiters};
 /// })
 /// .unwrap();
 /// ```
-pub struct Future<T: 'static> {
-    shared: Counted<Shared<T>>,
+pub struct Deferred<T: 'static> {
+    shared: Counted<DeferredShared<T>>,
 }
 
-struct Shared<T: 'static> {
+struct DeferredShared<T: 'static> {
     loop_serial: u32,
     /// Somebody has seen the error.
     retrieved: Cell<bool>,
     /// The first in line, when that is a task of a loop's; everybody else is in `others`. Its bits, or 0, which is no name.
     first: Cell<u64>,
     /// Mostly there are none.
-    others: OnceCell<Box<RefCell<Waiters<Future<T>>>>>,
+    others: OnceCell<Box<RefCell<Waiters<Deferred<T>>>>>,
     /// Set once: what is done stays done.
     settled: OnceCell<Settled<T>>,
 }
@@ -52,8 +52,8 @@ enum Settled<T> {
     Cancelled,
 }
 
-impl<T: 'static> Shared<T> {
-    fn others(&self) -> &RefCell<Waiters<Future<T>>> {
+impl<T: 'static> DeferredShared<T> {
+    fn others(&self) -> &RefCell<Waiters<Deferred<T>>> {
         self.others.get_or_init(Box::default)
     }
 
@@ -63,18 +63,18 @@ impl<T: 'static> Shared<T> {
     }
 }
 
-impl<T: 'static> Future<T> {
+impl<T: 'static> Deferred<T> {
     #[inline]
-    pub(crate) fn new(handle: &LoopHandle) -> Future<T> {
+    pub(crate) fn new(handle: &LoopHandle) -> Deferred<T> {
         let loop_serial = handle.kernel.registration.serial;
-        let make = || Shared {
+        let make = || DeferredShared {
             loop_serial,
             retrieved: Cell::new(false),
             first: Cell::new(0),
             others: OnceCell::new(),
             settled: OnceCell::new(),
         };
-        Future { shared: Counted::new(make) }
+        Deferred { shared: Counted::new(make) }
     }
 
     /// Sets the result: callbacks are queued and waiters woken, in the order they came.
@@ -214,7 +214,7 @@ impl<T: 'static> Future<T> {
     /// event_loop.run_forever().unwrap();
     /// ```
     #[track_caller]
-    pub fn add_done_callback(&self, callback: impl FnOnce(&Future<T>) + 'static) -> CallbackId {
+    pub fn add_done_callback(&self, callback: impl FnOnce(&Deferred<T>) + 'static) -> CallbackId {
         let callback = DoneCallback::new(callback);
         if self.is_done() {
             callback.queue(self.shared.loop_serial, self);
@@ -270,9 +270,9 @@ impl<T: 'static> Future<T> {
     }
 }
 
-impl<T: 'static> Awaited for Shared<T> {
+impl<T: 'static> Awaited for DeferredShared<T> {
     fn cancel(this: &Counted<Self>) -> bool {
-        Future { shared: this.clone() }.cancel()
+        Deferred { shared: this.clone() }.cancel()
     }
 
     fn describe(&self) -> String {
@@ -285,7 +285,7 @@ impl<T: 'static> Awaited for Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for DeferredShared<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(Settled::Failed(error)) = self.settled.get()
@@ -305,13 +305,13 @@ fn report_unseen(error: &dyn Error, loop_serial: u32) {
     }
 }
 
-impl<T> Clone for Future<T> {
+impl<T> Clone for Deferred<T> {
     fn clone(&self) -> Self {
-        Future { shared: self.shared.clone() }
+        Deferred { shared: self.shared.clone() }
     }
 }
 
-impl<T> fmt::Debug for Future<T> {
+impl<T> fmt::Debug for Deferred<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.shared.settled.get() {
             None => "pending",
@@ -319,11 +319,11 @@ impl<T> fmt::Debug for Future<T> {
             Some(Settled::Failed(_)) => "failed",
             Some(Settled::Cancelled) => "cancelled",
         };
-        f.debug_struct("Future").field("state", &state).finish_non_exhaustive()
+        f.debug_struct("Deferred").field("state", &state).finish_non_exhaustive()
     }
 }
 
-impl<T: Clone> IntoFuture for Future<T> {
+impl<T: Clone> IntoFuture for Deferred<T> {
     type Output = Result<T, FutureError>;
     type IntoFuture = Awaiting<T>;
 
@@ -332,7 +332,7 @@ impl<T: Clone> IntoFuture for Future<T> {
     }
 }
 
-impl<T: Clone> IntoFuture for &Future<T> {
+impl<T: Clone> IntoFuture for &Deferred<T> {
     type Output = Result<T, FutureError>;
     type IntoFuture = Awaiting<T>;
 
@@ -341,7 +341,7 @@ impl<T: Clone> IntoFuture for &Future<T> {
     }
 }
 
-/// An await of a settable [`Future`].
+/// An await of a settable [`Deferred`].
 ///
 /// # Cancel safety
 /// Safe. A request to cancel the awaiting task cancels the future, as in asyncio: every other waiter sees it too.
@@ -349,7 +349,7 @@ impl<T: Clone> IntoFuture for &Future<T> {
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Awaiting<T: 'static> {
-    future: Future<T>,
+    future: Deferred<T>,
     place: InLine,
 }
 
@@ -361,7 +361,7 @@ enum InLine {
     Behind(u64),
 }
 
-impl<T: Clone> StdFuture for Awaiting<T> {
+impl<T: Clone> Future for Awaiting<T> {
     type Output = Result<T, FutureError>;
 
     // Part of its caller for the same reason as `settle`; what can be is in functions of their own.

@@ -62,14 +62,14 @@ pub use combine::{
     AsCompleted, Either, EmptyWait, Gather, GatherAll, GatherError, GroupClosed, GroupError, GroupFailure, JoinSet,
     Race, Shield, TaskGroup, Waited, When, Zip, as_completed, gather, gather_all, race, shield, wait, zip,
 };
-pub use context::{Context, ContextVar, ResetError, Token};
-pub use deferred::{Awaiting, Future, FutureError, InvalidState};
+pub use context::{ContextVar, ContextVars, ResetError, Token};
+pub use deferred::{Awaiting, Deferred, FutureError, InvalidState};
 pub use kernel::STEPS_BETWEEN_POLLS;
 pub use kernel::clock::IntoDelay;
 pub use observe::dump::{TaskDump, TaskEntry, TaskState};
 pub use observe::metrics::Metrics;
 pub use observe::report::{Report, ReportKind};
-pub use observe::{CallbackRef, Event, Observer, WaitsFor};
+pub use observe::{CallbackRef, LoopEvent, Observer, WaitsFor};
 pub use reactor::selector::{SelectorKind, UnknownSelector};
 pub use runtime::builder::Builder;
 pub use runtime::callback::{Handle, TimerHandle};

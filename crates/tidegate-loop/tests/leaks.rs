@@ -14,8 +14,9 @@ use std::sync::Once;
 
 use support::{Alive, Log, Reports, Tap, ms, strict};
 use tidegate_loop::{
-    Context, Duration, Event, EventLoop, JoinHandle, LoopHandle, OnLoop, Outcome, ReportKind, Task, TaskGroup, When,
-    as_completed, catch_cancel, gather, gather_all, shield, sleep, spawn, spawn_fallible, timeout, wait, yield_now,
+    ContextVars, Duration, EventLoop, JoinHandle, LoopEvent, LoopHandle, OnLoop, Outcome, ReportKind, Task, TaskGroup,
+    When, as_completed, catch_cancel, gather, gather_all, shield, sleep, spawn, spawn_fallible, timeout, wait,
+    yield_now,
 };
 
 struct Counting;
@@ -329,7 +330,7 @@ fn fill(event_loop: &EventLoop, alive: &Alive) {
     event_loop.add_reader(&*near, move || drop((held.clone(), &reader))).unwrap();
     far.write_all(b"x").unwrap();
     let held = hold();
-    event_loop.set_observer(Tap(move |_, _: &Event<'_>| drop(held.clone())));
+    event_loop.set_observer(Tap(move |_, _: &LoopEvent<'_>| drop(held.clone())));
     let held = alive.clone();
     drop(event_loop.spawn(async move {
         let _stand_in = OnLoop::new((LoopHandle::current(), held));
@@ -377,7 +378,7 @@ fn an_exception_handler_that_holds_its_loop_does_not_keep_it() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows edge-triggered epoll only")]
 fn what_a_reader_does_when_it_is_dropped_with_its_loop_is_dropped_too() {
-    struct SetsOnDrop(tidegate_loop::Future<u32>);
+    struct SetsOnDrop(tidegate_loop::Deferred<u32>);
     impl Drop for SetsOnDrop {
         fn drop(&mut self) {
             let _ = self.0.set_result(1);
@@ -541,7 +542,7 @@ fn contexts_go_with_those_who_hold_them() {
     static VAR: tidegate_loop::ContextVar<Alive> = tidegate_loop::ContextVar::local("var");
     let alive = Alive::new();
     let event_loop = strict();
-    Context::current().run(|| {
+    ContextVars::current().run(|| {
         VAR.set(alive.clone());
         let soon = event_loop.call_soon(|| ());
         let later = event_loop.call_later(Duration::from_secs(1), || ());

@@ -11,9 +11,9 @@ use std::task::{Context as PollContext, Waker};
 
 use support::{Log, Reports, Tap, message_of, ms, one_tick, panic_of, run_strict, strict, strict_real};
 use tidegate_loop::{
-    Context, ContextVar, Deadline, Duration, Event, EventLoop, GroupClosed, Instant, JoinError, JoinHandle, LoopClosed,
-    LoopHandle, OnLoop, Outcome, ReportKind, ResetError, RunError, Task, TaskGroup, TaskState, WaitsFor, gather, run,
-    sleep, sleep_until, spawn, spawn_fallible, timeout, yield_now,
+    ContextVar, ContextVars, Deadline, Duration, EventLoop, GroupClosed, Instant, JoinError, JoinHandle, LoopClosed,
+    LoopEvent, LoopHandle, OnLoop, Outcome, ReportKind, ResetError, RunError, Task, TaskGroup, TaskState, WaitsFor,
+    gather, run, sleep, sleep_until, spawn, spawn_fallible, timeout, yield_now,
 };
 
 const CLOSED: &str = "on a closed loop: a closed loop runs nothing more, make a new one";
@@ -252,7 +252,7 @@ fn a_token_is_good_where_it_was_made() {
         assert_eq!(ONE.get(), Some(1), "nothing was reset");
         let token = ONE.set(2);
         assert_eq!(TWO.reset(token), Err(ResetError::OtherVariable));
-        let inside = Context::current().run(|| ONE.set(3));
+        let inside = ContextVars::current().run(|| ONE.set(3));
         assert_eq!(ONE.reset(inside), Err(ResetError::OtherContext));
         let token = ONE.set(4);
         yield_now().await;
@@ -260,9 +260,9 @@ fn a_token_is_good_where_it_was_made() {
         assert_eq!(ONE.get(), Some(2));
     });
     assert!(ResetError::OtherContext.to_string().ends_with("reset where you set"));
-    let context = Context::current();
+    let context = ContextVars::current();
     let message = panic_of(|| context.run(|| context.run(|| ())));
-    assert!(message.starts_with("this context is entered already; take another copy with Context::current()"));
+    assert!(message.starts_with("this context is entered already; take another copy with ContextVars::current()"));
 }
 
 #[test]
@@ -367,8 +367,8 @@ fn an_observer_may_use_the_loop_it_observes() {
     let event_loop = strict();
     let (handle, spawned) = (event_loop.handle(), Rc::new(Cell::new(0)));
     let count = spawned.clone();
-    event_loop.set_observer(Tap(move |_, event: &Event<'_>| {
-        if matches!(event, Event::Woken { .. }) && count.get() < 3 {
+    event_loop.set_observer(Tap(move |_, event: &LoopEvent<'_>| {
+        if matches!(event, LoopEvent::Woken { .. }) && count.get() < 3 {
             count.set(count.get() + 1);
             drop(handle.spawn(async {}));
             handle.call_soon(|| ());
@@ -385,7 +385,7 @@ fn an_observer_may_take_itself_off() {
     let event_loop = strict();
     let (handle, seen) = (event_loop.handle(), Rc::new(Cell::new(0)));
     let count = seen.clone();
-    event_loop.set_observer(Tap(move |_, _: &Event<'_>| {
+    event_loop.set_observer(Tap(move |_, _: &LoopEvent<'_>| {
         count.set(count.get() + 1);
         handle.clear_observer();
     }));

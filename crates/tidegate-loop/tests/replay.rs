@@ -13,28 +13,28 @@ use std::rc::Rc;
 
 use support::{Log, Tap, ms, strict};
 use tidegate_loop::{
-    Duration, Event, EventLoop, LoopHandle, RunError, Runner, Task, TaskGroup, When, catch_cancel, explore, gather_all,
-    shield, sleep, spawn, timeout, wait, yield_now,
+    Duration, EventLoop, LoopEvent, LoopHandle, RunError, Runner, Task, TaskGroup, When, catch_cancel, explore,
+    gather_all, shield, sleep, spawn, timeout, wait, yield_now,
 };
 
 /// What an observer is told, as a line; addresses, which no two runs share, are left out.
-fn line(at: Duration, event: &Event<'_>) -> String {
+fn line(at: Duration, event: &LoopEvent<'_>) -> String {
     let name = |task: &Task| task.name().to_string();
-    let kind = |event: &Event<'_>| {
+    let kind = |event: &LoopEvent<'_>| {
         let text = format!("{event:?}");
         text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
     };
     let detail = match event {
-        Event::Tick { number, ready } => format!("{number}, {ready} ready"),
-        Event::Polled { timeout, events } => format!("{timeout:?}, {events} events"),
-        Event::Created { task }
-        | Event::Woken { task }
-        | Event::StepStarted { task }
-        | Event::CancelRequested { task } => name(task),
-        Event::Suspended { task, on } => format!("{} on {on}", name(task)),
-        Event::Finished { task, outcome } => format!("{} {outcome}", name(task)),
-        Event::TimerFired { task } => task.map(name).unwrap_or_default(),
-        Event::Note { text } => (*text).to_owned(),
+        LoopEvent::Tick { number, ready } => format!("{number}, {ready} ready"),
+        LoopEvent::Polled { timeout, events } => format!("{timeout:?}, {events} events"),
+        LoopEvent::Created { task }
+        | LoopEvent::Woken { task }
+        | LoopEvent::StepStarted { task }
+        | LoopEvent::CancelRequested { task } => name(task),
+        LoopEvent::Suspended { task, on } => format!("{} on {on}", name(task)),
+        LoopEvent::Finished { task, outcome } => format!("{} {outcome}", name(task)),
+        LoopEvent::TimerFired { task } => task.map(name).unwrap_or_default(),
+        LoopEvent::Note { text } => (*text).to_owned(),
         _ => String::new(),
     };
     format!("{at:?} {} {detail}\n", kind(event))
@@ -44,7 +44,7 @@ fn line(at: Duration, event: &Event<'_>) -> String {
 fn trace_of<F: Future + 'static>(event_loop: EventLoop, future: F) -> String {
     let trace = Rc::new(RefCell::new(String::new()));
     let sink = trace.clone();
-    event_loop.set_observer(Tap(move |at, event: &Event<'_>| sink.borrow_mut().push_str(&line(at, event))));
+    event_loop.set_observer(Tap(move |at, event: &LoopEvent<'_>| sink.borrow_mut().push_str(&line(at, event))));
     let runner = Runner::new(event_loop);
     let _ = runner.run(future).unwrap();
     drop(runner);

@@ -93,7 +93,7 @@ impl<T: 'static> AsTask for JoinHandle<T, TidegateLoop> {
 
 /// A result sets it, a panic becomes its exception, and a cancelled task cancels it. One that is done already is not
 /// changed.
-impl<T: 'static> Promise<T> for tidegate_loop::Future<T> {
+impl<T: 'static> Promise<T> for tidegate_loop::Deferred<T> {
     fn settle(self, result: Result<T, JoinError>) {
         match result {
             Ok(value) => drop(self.set_result(value)),

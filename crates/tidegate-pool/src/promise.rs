@@ -6,7 +6,7 @@ use crate::error::JoinError;
 
 /// A receiver of a task's result. It is settled exactly once, however the task ends.
 ///
-/// Implemented by tidegate's settable [`Future`](tidegate_loop::Future) and by tokio's `oneshot::Sender`.
+/// Implemented by tidegate's settable [`Deferred`](tidegate_loop::Deferred) and by tokio's `oneshot::Sender`.
 ///
 /// ```
 /// use std::{cell::RefCell, rc::Rc};

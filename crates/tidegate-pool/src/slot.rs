@@ -95,9 +95,9 @@ pin_project! {
     /// A future that runs in a slot and sends its result to a promise.
     ///
     /// ```
-    /// use tidegate_loop::Future as Promise;
+    /// use tidegate_loop::Deferred;
     /// use tidegate_pool::{Promised, Spawn, TidegateLoop};
-    /// fn can_run<F: Future + 'static>() where TidegateLoop: Spawn<Promised<F, Promise<F::Output>, TidegateLoop>> {}
+    /// fn can_run<F: Future + 'static>() where TidegateLoop: Spawn<Promised<F, Deferred<F::Output>, TidegateLoop>> {}
     /// can_run::<std::future::Ready<u8>>();
     /// ```
     pub struct Promised<F: Future, P: Promise<F::Output>, S: Executor> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-use tidegate_loop::{Duration, Event, LoopHandle, Observer, explore, sleep, spawn, yield_now};
+use tidegate_loop::{Duration, LoopEvent, LoopHandle, Observer, explore, sleep, spawn, yield_now};
 use tidegate_pool::{JoinError, JoinHandle, Pool, Promise, SubmitError, Watermarks};
 
 const SEEDS: u64 = 400;
@@ -134,8 +134,8 @@ impl World {
 struct EveryStep(Rc<World>);
 
 impl Observer for EveryStep {
-    fn observe(&mut self, _at: Duration, event: &Event<'_>) {
-        if matches!(event, Event::StepEnded { .. }) {
+    fn observe(&mut self, _at: Duration, event: &LoopEvent<'_>) {
+        if matches!(event, LoopEvent::StepEnded { .. }) {
             self.0.check();
         }
     }

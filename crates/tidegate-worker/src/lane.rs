@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tidegate_limit::Admitted;
-use tidegate_loop::{Context as Variables, LoopHandle, Task};
+use tidegate_loop::{ContextVars, LoopHandle, Task};
 
 use crate::broker::Local;
 use crate::hands::Held;
@@ -44,7 +44,7 @@ struct Steps {
     /// `None` once it is dropped.
     outcome: Option<Local<'static, Outcome>>,
     /// What it sets stays its own, whatever its coroutine has run before.
-    variables: Variables,
+    variables: ContextVars,
 }
 
 /// What a first step came to.
@@ -150,7 +150,7 @@ fn first_step(
     let info = held.info();
     shared.middleware.iter().for_each(|middleware| middleware.starting(info, &mut job));
     shared.counters.queued.add(moment::since(now.date, info.published) + now.since);
-    let variables = Variables::current();
+    let variables = ContextVars::current();
     let outcome = match variables.run(|| shared.mode.begin(job, cx)) {
         Begun::Ended(outcome) => outcome,
         Begun::Runs(outcome) => {

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context as PollContext, Poll};
 
-use crate::deferred::{Awaiting, Future};
+use crate::deferred::{Awaiting, Deferred};
 use crate::runtime::event_loop::LoopHandle;
 use crate::task::Task;
 
@@ -20,7 +20,7 @@ pub(super) struct Arrivals<K> {
 struct ArrivalQueue<K> {
     ended: VecDeque<K>,
     /// Set when the next task ends, while `ended` is empty and awaited.
-    getter: Option<Future<()>>,
+    getter: Option<Deferred<()>>,
 }
 
 impl<K: 'static> Arrivals<K> {

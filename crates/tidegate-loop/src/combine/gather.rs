@@ -2,11 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
-use crate::deferred::{Awaiting, Future};
+use crate::deferred::{Awaiting, Deferred};
 use crate::runtime::event_loop::LoopHandle;
 use crate::task::awaited::{Awaited, Counted};
 use crate::task::cancel;
@@ -91,7 +91,7 @@ struct Children {
     left: Cell<usize>,
     collect_errors: bool,
     cancel_requested: Cell<bool>,
-    verdict: Future<Verdict>,
+    verdict: Deferred<Verdict>,
 }
 
 impl Children {
@@ -203,7 +203,7 @@ pub struct Gather<T: 'static> {
     wait: Wait<T>,
 }
 
-impl<T: 'static> StdFuture for Gather<T> {
+impl<T: 'static> Future for Gather<T> {
     type Output = Result<Vec<T>, GatherError<T>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
@@ -231,7 +231,7 @@ pub struct GatherAll<T: 'static> {
     wait: Wait<T>,
 }
 
-impl<T: 'static> StdFuture for GatherAll<T> {
+impl<T: 'static> Future for GatherAll<T> {
     type Output = Vec<Result<T, JoinError>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::panic::Location;
 use std::rc::Rc;
 
-use crate::deferred::Future;
+use crate::deferred::Deferred;
 use crate::runtime::event_loop::LoopHandle;
 use crate::task::cancel::catch_cancel;
 use crate::task::raw::Judge;
@@ -33,10 +33,10 @@ use crate::task::{JoinHandle, Outcome, Task, TaskId, spawn_on};
 /// .unwrap();
 /// ```
 pub struct TaskGroup<E: 'static> {
-    shared: Rc<Shared<E>>,
+    shared: Rc<GroupShared<E>>,
 }
 
-struct Shared<E> {
+struct GroupShared<E> {
     parent: Task,
     /// The children that have not ended, in the order they were spawned, which is the order they are cancelled in.
     tasks: RefCell<BTreeMap<TaskId, Task>>,
@@ -46,7 +46,7 @@ struct Shared<E> {
     aborting: Cell<bool>,
     exiting: Cell<bool>,
     parent_cancelled: Cell<bool>,
-    all_ended: RefCell<Option<Future<()>>>,
+    all_ended: RefCell<Option<Deferred<()>>>,
 }
 
 /// A child of a group that has no value has failed.
@@ -93,7 +93,7 @@ impl<E: 'static> TaskGroup<E> {
     /// ```
     pub async fn scope<T>(body: impl AsyncFnOnce(&TaskGroup<E>) -> Result<T, E>) -> Result<T, GroupError<E>> {
         let group = TaskGroup {
-            shared: Rc::new(Shared {
+            shared: Rc::new(GroupShared {
                 parent: Task::current(),
                 tasks: RefCell::default(),
                 errors: RefCell::default(),
@@ -128,7 +128,7 @@ impl<E: 'static> TaskGroup<E> {
     #[track_caller]
     pub fn spawn<T: 'static>(
         &self,
-        child: impl StdFuture<Output = Result<T, E>> + 'static,
+        child: impl Future<Output = Result<T, E>> + 'static,
     ) -> Result<JoinHandle<Option<T>>, GroupClosed> {
         let shared = &self.shared;
         if shared.aborting.get() || (shared.exiting.get() && shared.tasks.borrow().is_empty()) {
@@ -160,7 +160,7 @@ impl<E> Clone for TaskGroup<E> {
     }
 }
 
-impl<E: 'static> Shared<E> {
+impl<E: 'static> GroupShared<E> {
     fn one_ended(&self, task: &Task) {
         self.tasks.borrow_mut().remove(&task.id());
         if self.tasks.borrow().is_empty()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::{Future as StdFuture, poll_fn};
+use std::future::{Future, poll_fn};
 use std::task::{Context as PollContext, Poll};
 
 use futures_core::Stream;
@@ -57,7 +57,7 @@ impl<T: 'static> JoinSet<T> {
     /// # }).unwrap();
     /// ```
     #[track_caller]
-    pub fn spawn(&mut self, future: impl StdFuture<Output = T> + 'static) -> Task {
+    pub fn spawn(&mut self, future: impl Future<Output = T> + 'static) -> Task {
         let handle = spawn(future);
         let task = handle.task();
         self.arrivals.watch(&task, task.id());

@@ -1,7 +1,7 @@
 //! Two futures at once inside one task, without tasks of their own: `race` and `zip`, and the macros for more than two.
 
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
@@ -93,7 +93,7 @@ pin_project! {
     }
 }
 
-impl<A: StdFuture, B: StdFuture> StdFuture for Race<A, B> {
+impl<A: Future, B: Future> Future for Race<A, B> {
     type Output = Either<A::Output, B::Output>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
@@ -135,13 +135,13 @@ pub fn zip<A: IntoFuture, B: IntoFuture>(first: A, second: B) -> Zip<A::IntoFutu
 pin_project! {
     /// A future, and then its output.
     #[project = MaybeDoneProjection]
-    enum MaybeDone<F: StdFuture> {
+    enum MaybeDone<F: Future> {
         Waiting { #[pin] future: F },
         Done { output: Option<F::Output> },
     }
 }
 
-impl<F: StdFuture> MaybeDone<F> {
+impl<F: Future> MaybeDone<F> {
     /// Returns `true` if the output is there.
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> bool {
         let MaybeDoneProjection::Waiting { future } = self.as_mut().project() else { return true };
@@ -162,7 +162,7 @@ impl<F: StdFuture> MaybeDone<F> {
 pin_project! {
     /// The future of [`zip`].
     #[must_use = "futures do nothing unless polled"]
-    pub struct Zip<A: StdFuture, B: StdFuture> {
+    pub struct Zip<A: Future, B: Future> {
         #[pin]
         first: MaybeDone<A>,
         #[pin]
@@ -170,7 +170,7 @@ pin_project! {
     }
 }
 
-impl<A: StdFuture, B: StdFuture> StdFuture for Zip<A, B> {
+impl<A: Future, B: Future> Future for Zip<A, B> {
     type Output = (A::Output, B::Output);
 
     fn poll(self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
@@ -180,7 +180,7 @@ impl<A: StdFuture, B: StdFuture> StdFuture for Zip<A, B> {
     }
 }
 
-impl<A: StdFuture, B: StdFuture> fmt::Debug for Zip<A, B> {
+impl<A: Future, B: Future> fmt::Debug for Zip<A, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zip").finish_non_exhaustive()
     }

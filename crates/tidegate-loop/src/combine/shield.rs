@@ -1,11 +1,11 @@
 //! Shielding a task from the cancellation of those who wait for it.
 
 use std::fmt;
-use std::future::{Future as StdFuture, IntoFuture};
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 
-use crate::deferred::{Awaiting, Future};
+use crate::deferred::{Awaiting, Deferred};
 use crate::runtime::event_loop::LoopHandle;
 use crate::task::{CallbackId, JoinError, JoinHandle};
 
@@ -47,10 +47,10 @@ pub fn shield<T: 'static>(handle: &mut JoinHandle<T>) -> Shield<'_, T> {
 pub struct Shield<'a, T: 'static> {
     handle: &'a mut JoinHandle<T>,
     /// What is cancelled in the task's stead; `None`: it had ended already.
-    outer: Option<(Future<()>, Awaiting<()>, CallbackId)>,
+    outer: Option<(Deferred<()>, Awaiting<()>, CallbackId)>,
 }
 
-impl<T: 'static> StdFuture for Shield<'_, T> {
+impl<T: 'static> Future for Shield<'_, T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {

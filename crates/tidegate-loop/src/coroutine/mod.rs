@@ -88,12 +88,12 @@ type Body<'a, T, E> = Pin<Box<dyn Future<Output = Result<T, Thrown<E>>> + 'a>>;
 /// ```
 #[must_use = "a coroutine does nothing until it is resumed"]
 pub struct Coroutine<'a, Y, S = Infallible, T = (), E = Infallible> {
-    slot: RefCell<Slot<'a, T, E>>,
+    slot: RefCell<CoroutineSlot<'a, T, E>>,
     exchange: Exchange<Y, S, E>,
 }
 
 /// Where the body is. `Running` means a caller further up the stack has it.
-enum Slot<'a, T, E> {
+enum CoroutineSlot<'a, T, E> {
     Created(Body<'a, T, E>),
     Running,
     Suspended(Body<'a, T, E>),
@@ -125,7 +125,7 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
         let co = Co { exchange: Rc::clone(&exchange) };
         // Called within the block, so that even the closure's synchronous part waits for a start.
         let body = Box::pin(async move { body(co).await });
-        Coroutine { slot: RefCell::new(Slot::Created(body)), exchange }
+        Coroutine { slot: RefCell::new(CoroutineSlot::Created(body)), exchange }
     }
 
     /// Starts the body, or wakes its `yield_` with no value, and runs it to its next pause.
@@ -228,10 +228,10 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
     #[must_use]
     pub fn lifecycle(&self) -> Lifecycle {
         match *self.slot.borrow() {
-            Slot::Created(_) => Lifecycle::Created,
-            Slot::Running => Lifecycle::Running,
-            Slot::Suspended(_) => Lifecycle::Suspended,
-            Slot::Closed => Lifecycle::Closed,
+            CoroutineSlot::Created(_) => Lifecycle::Created,
+            CoroutineSlot::Running => Lifecycle::Running,
+            CoroutineSlot::Suspended(_) => Lifecycle::Suspended,
+            CoroutineSlot::Closed => Lifecycle::Closed,
         }
     }
 
@@ -266,18 +266,18 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
 
     /// The one transition function: decides whether `given` may go in, and runs the body if so.
     fn enter<V>(&self, given: V, into_input: impl FnOnce(V) -> Input<S, E>) -> Result<Step<Y, T>, ResumeError<E, V>> {
-        let (body, transfer) = match self.slot.replace(Slot::Running) {
-            Slot::Running => return Err(ResumeError::Running(given)),
-            Slot::Closed => {
-                self.slot.replace(Slot::Closed);
+        let (body, transfer) = match self.slot.replace(CoroutineSlot::Running) {
+            CoroutineSlot::Running => return Err(ResumeError::Running(given)),
+            CoroutineSlot::Closed => {
+                self.slot.replace(CoroutineSlot::Closed);
                 return Err(ResumeError::Finished(given));
             }
-            Slot::Suspended(body) => (body, Transfer::Resumed(into_input(given))),
-            Slot::Created(body) => match into_input(given) {
+            CoroutineSlot::Suspended(body) => (body, Transfer::Resumed(into_input(given))),
+            CoroutineSlot::Created(body) => match into_input(given) {
                 Ok(_) => (body, Transfer::Running),
                 Err(thrown) => {
                     // Before the body is dropped: its captures' destructors may look at us.
-                    self.slot.replace(Slot::Closed);
+                    self.slot.replace(CoroutineSlot::Closed);
                     drop(body);
                     return Err(ResumeError::Raised(thrown));
                 }
@@ -290,15 +290,15 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
         /// Also on the way out of a panic, so that a broken body is closed and not "running".
         struct Leave<'c, 'a, Y, S, T, E> {
             coroutine: &'c Coroutine<'a, Y, S, T, E>,
-            next: Slot<'a, T, E>,
+            next: CoroutineSlot<'a, T, E>,
         }
         impl<Y, S, T, E> Drop for Leave<'_, '_, Y, S, T, E> {
             fn drop(&mut self) {
                 self.coroutine.exchange.replace(Transfer::Parked);
-                self.coroutine.slot.replace(mem::replace(&mut self.next, Slot::Closed));
+                self.coroutine.slot.replace(mem::replace(&mut self.next, CoroutineSlot::Closed));
             }
         }
-        let mut leave = Leave { coroutine: self, next: Slot::Closed };
+        let mut leave = Leave { coroutine: self, next: CoroutineSlot::Closed };
 
         self.exchange.replace(transfer);
         let polled = body.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -306,7 +306,7 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
         match (polled, transfer) {
             (Poll::Ready(result), _) => result.map(Step::Returned),
             (Poll::Pending, Transfer::Yielded(value)) => {
-                leave.next = Slot::Suspended(body);
+                leave.next = CoroutineSlot::Suspended(body);
                 Ok(Step::Yielded(value))
             }
             (Poll::Pending, _) => panic!(

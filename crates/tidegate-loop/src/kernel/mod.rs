@@ -25,7 +25,7 @@ use crate::context::Snapshot;
 use crate::kernel::clock::{Clock, Nanos};
 use crate::kernel::loop_cell::Local;
 use crate::kernel::punctual::Punctual;
-use crate::kernel::ready::{Place, ReadyQueue, Turn};
+use crate::kernel::ready::{QueueIndex, ReadyItem, ReadyQueue};
 use crate::kernel::timers::{TimerKey, Timers};
 use crate::mailbox::name::Name;
 use crate::mailbox::{Message, Registration, waker};
@@ -60,7 +60,7 @@ pub(crate) enum TimerJob {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RunState {
     Idle,
     Running,
     Closed,
@@ -84,7 +84,7 @@ pub(crate) struct Kernel {
     pub(crate) seed: Option<u64>,
     /// Orders equally ready tasks, where a seed was given.
     pub(crate) shuffle: Option<Cell<u64>>,
-    pub(crate) state: Cell<State>,
+    pub(crate) state: Cell<RunState>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) ready: ReadyQueue,
     tasks: Local<TaskTable>,
@@ -103,11 +103,11 @@ pub(crate) struct Kernel {
     /// that was taken after it began, so that an outer one never counts from later than an inner one.
     readings: Cell<(u64, Nanos)>,
     /// Where the ready queue began when the selector was last asked.
-    pub(crate) polled_at: Cell<Place>,
+    pub(crate) polled_at: Cell<QueueIndex>,
     /// None in strict mode.
     pub(crate) steps_between_polls: usize,
     /// What is left of `IO_BUDGET` in the step that began there; another step has not spent anything yet.
-    pub(crate) io_left: Cell<(Place, u32)>,
+    pub(crate) io_left: Cell<(QueueIndex, u32)>,
     pub(crate) counters: Counters,
     pub(crate) punctual: Punctual,
     pub(crate) watch: Watch,
@@ -153,7 +153,7 @@ impl Kernel {
             seed: setup.seed,
             // Two rounds of mixing so that neighbouring seeds do not begin alike.
             shuffle: setup.seed.map(|seed| Cell::new(mix(mix(seed)))),
-            state: Cell::new(State::Idle),
+            state: Cell::new(RunState::Idle),
             stopping: Cell::new(false),
             ready: ReadyQueue::new(),
             tasks: Local::new(tasks),
@@ -339,10 +339,10 @@ impl Kernel {
     /// Whether the loop can be run here and now.
     pub(crate) fn check_runnable(&self) -> Result<(), RunError> {
         match self.state.get() {
-            State::Closed => Err(RunError::Closed),
-            State::Running => Err(RunError::Nested),
-            State::Idle if current::with(|kernel| kernel.is_some()) => Err(RunError::Nested),
-            State::Idle => Ok(()),
+            RunState::Closed => Err(RunError::Closed),
+            RunState::Running => Err(RunError::Nested),
+            RunState::Idle if current::with(|kernel| kernel.is_some()) => Err(RunError::Nested),
+            RunState::Idle => Ok(()),
         }
     }
 
@@ -352,7 +352,7 @@ impl Kernel {
         struct Leave<'a>(&'a Kernel);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
-                self.0.state.set(State::Idle);
+                self.0.state.set(RunState::Idle);
                 self.0.stopping.set(false);
                 self.0.punctual.leave();
                 let ring = self.0.io.borrow().ring();
@@ -364,7 +364,7 @@ impl Kernel {
                 }
             }
         }
-        self.state.set(State::Running);
+        self.state.set(RunState::Running);
         let _leave = Leave(self);
         let _current = self.enter();
         let _left = Snapshot::leave();
@@ -422,7 +422,7 @@ impl Kernel {
 
     /// Runs what is ready now, `count` entries before `end`; what that makes ready waits for the next tick.
     #[inline(always)]
-    fn run_batch<const WATCHED: bool>(&self, count: usize, end: Place) -> Result<(), RunError> {
+    fn run_batch<const WATCHED: bool>(&self, count: usize, end: QueueIndex) -> Result<(), RunError> {
         if let Some(state) = &self.shuffle {
             self.ready.shuffle_tasks(|below| {
                 state.set(state.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
@@ -434,10 +434,10 @@ impl Kernel {
         }
         while let Some(turn) = self.ready.pop(end) {
             let goes_on = match turn {
-                Turn::Task(name) => self.step::<WATCHED>(name),
-                Turn::Timer(key) => self.run_timer::<WATCHED>(key),
-                Turn::Call(callback) => self.call::<WATCHED>(&callback),
-                Turn::Io(callback) => self.call_io::<WATCHED>(&callback),
+                ReadyItem::Task(name) => self.step::<WATCHED>(name),
+                ReadyItem::Timer(key) => self.run_timer::<WATCHED>(key),
+                ReadyItem::Call(callback) => self.call::<WATCHED>(&callback),
+                ReadyItem::Io(callback) => self.call_io::<WATCHED>(&callback),
             };
             if !goes_on && let Some(interrupt) = self.interrupt.take() {
                 return Err(RunError::Interrupted(interrupt));
@@ -515,7 +515,7 @@ impl Kernel {
 
     /// Drops everything that is left. Runs user code (destructors), so it repeats until nothing is added any more.
     pub(crate) fn close(&self) {
-        if self.state.replace(State::Closed) == State::Closed {
+        if self.state.replace(RunState::Closed) == RunState::Closed {
             return;
         }
         if self.watch.is_on() {

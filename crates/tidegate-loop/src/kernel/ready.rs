@@ -13,9 +13,9 @@ use crate::runtime::callback::Callback;
 
 /// A task's name, or what no name is: something else, of which kind stands where a name has its loop's id.
 #[derive(Clone, Copy)]
-struct Entry(u64);
+struct ReadyEntry(u64);
 
-impl Entry {
+impl ReadyEntry {
     fn is_task(self) -> bool {
         self.0 >> KIND_SHIFT < TIMER
     }
@@ -26,21 +26,21 @@ const TIMER: u64 = Name::NO_LOOP;
 const CALL: u64 = Name::NO_LOOP + 1;
 
 /// A place in the line, counted from the loop's first entry.
-pub(crate) type Place = usize;
+pub(crate) type QueueIndex = usize;
 
 /// A ring of places. Written here rather than taken from `VecDeque`, because a switch pays for every instruction of it: places
 /// are counted on and never wrap, so that going round is a mask, and the end of a batch a number to compare with.
 struct Ring {
     /// Always a power of two of them, and at least one.
-    places: Box<[Entry]>,
-    head: Place,
+    places: Box<[ReadyEntry]>,
+    head: QueueIndex,
     /// Never more than `places.len()` past the head.
-    tail: Place,
+    tail: QueueIndex,
 }
 
 impl Ring {
     fn new() -> Ring {
-        Ring { places: [Entry(0); 64].into(), head: 0, tail: 0 }
+        Ring { places: [ReadyEntry(0); 64].into(), head: 0, tail: 0 }
     }
 
     #[inline]
@@ -49,7 +49,7 @@ impl Ring {
     }
 
     #[inline]
-    fn index(&self, place: Place) -> usize {
+    fn index(&self, place: QueueIndex) -> usize {
         place & (self.places.len() - 1)
     }
 
@@ -59,7 +59,7 @@ impl Ring {
 
     /// False: there is no room; then `wanted` is not asked.
     #[inline]
-    fn push_if(&mut self, entry: Entry, wanted: impl FnOnce() -> bool) -> bool {
+    fn push_if(&mut self, entry: ReadyEntry, wanted: impl FnOnce() -> bool) -> bool {
         if self.len() == self.places.len() {
             return false;
         }
@@ -74,7 +74,7 @@ impl Ring {
     }
 
     #[inline]
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: ReadyEntry) {
         if !self.push_if(entry, || true) {
             self.grow();
             self.push_if(entry, || true);
@@ -84,7 +84,7 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let mut larger = Ring { places: vec![Entry(0); self.places.len() * 2].into(), ..*self };
+        let mut larger = Ring { places: vec![ReadyEntry(0); self.places.len() * 2].into(), ..*self };
         for place in (0..self.len()).map(|nth| self.head.wrapping_add(nth)) {
             let at = larger.index(place);
             larger.places[at] = self.places[self.index(place)];
@@ -93,7 +93,7 @@ impl Ring {
     }
 
     #[inline]
-    fn pop(&mut self, end: Place) -> Option<Entry> {
+    fn pop(&mut self, end: QueueIndex) -> Option<ReadyEntry> {
         if self.head == end {
             return None;
         }
@@ -118,7 +118,7 @@ enum Call {
 }
 
 /// Something whose turn has come.
-pub(crate) enum Turn {
+pub(crate) enum ReadyItem {
     Task(Name),
     Timer(TimerKey),
     Call(Rc<Callback>),
@@ -144,62 +144,62 @@ impl ReadyQueue {
 
     #[inline]
     pub(crate) fn push_task(&self, name: Name) {
-        self.push(Entry(name.bits()));
+        self.push(ReadyEntry(name.bits()));
     }
 
     /// If `wanted`, which must not come back to this queue. False: there is no room without an allocation.
     #[inline(always)]
     pub(crate) fn push_task_if(&self, name: Name, wanted: impl FnOnce() -> bool) -> bool {
         // SAFETY: entries are plain numbers, and `wanted` is the kernel's and does not come back.
-        unsafe { self.entries.with(|entries| entries.push_if(Entry(name.bits()), wanted)) }
+        unsafe { self.entries.with(|entries| entries.push_if(ReadyEntry(name.bits()), wanted)) }
     }
 
     #[inline]
     pub(crate) fn push_timer(&self, key: TimerKey) {
-        self.push(Entry(key.bits() | TIMER << KIND_SHIFT));
+        self.push(ReadyEntry(key.bits() | TIMER << KIND_SHIFT));
     }
 
     pub(crate) fn push_call(&self, callback: Rc<Callback>) {
         self.calls.borrow_mut().push_back(Call::Once(callback));
-        self.push(Entry(CALL << KIND_SHIFT));
+        self.push(ReadyEntry(CALL << KIND_SHIFT));
     }
 
     pub(crate) fn push_io(&self, callback: Rc<IoCallback>) {
         self.calls.borrow_mut().push_back(Call::Io(callback));
-        self.push(Entry(CALL << KIND_SHIFT));
+        self.push(ReadyEntry(CALL << KIND_SHIFT));
     }
 
     #[inline]
-    fn push(&self, entry: Entry) {
+    fn push(&self, entry: ReadyEntry) {
         // SAFETY: entries are plain numbers.
         unsafe { self.entries.with(|entries| entries.push(entry)) }
     }
 
     /// Where the line begins now: how many entries have run.
     #[inline]
-    pub(crate) fn begin(&self) -> Place {
+    pub(crate) fn begin(&self) -> QueueIndex {
         // SAFETY: reads a number.
         unsafe { self.entries.with(|entries| entries.head) }
     }
 
     /// Where it ends now.
     #[inline]
-    pub(crate) fn end(&self) -> Place {
+    pub(crate) fn end(&self) -> QueueIndex {
         // SAFETY: reads a number.
         unsafe { self.entries.with(|entries| entries.tail) }
     }
 
     /// The next in line, if it stands before `end`.
     #[inline]
-    pub(crate) fn pop(&self, end: Place) -> Option<Turn> {
+    pub(crate) fn pop(&self, end: QueueIndex) -> Option<ReadyItem> {
         // SAFETY: entries are plain numbers.
-        let Entry(bits) = unsafe { self.entries.with(|entries| entries.pop(end))? };
+        let ReadyEntry(bits) = unsafe { self.entries.with(|entries| entries.pop(end))? };
         Some(match bits >> KIND_SHIFT {
-            ..TIMER => Turn::Task(Name::from_bits(bits)),
-            TIMER => Turn::Timer(TimerKey::from_bits(bits & !(TIMER << KIND_SHIFT))),
+            ..TIMER => ReadyItem::Task(Name::from_bits(bits)),
+            TIMER => ReadyItem::Timer(TimerKey::from_bits(bits & !(TIMER << KIND_SHIFT))),
             _ => match self.calls.borrow_mut().pop_front().expect("a callback for every entry of its kind") {
-                Call::Once(callback) => Turn::Call(callback),
-                Call::Io(callback) => Turn::Io(callback),
+                Call::Once(callback) => ReadyItem::Call(callback),
+                Call::Io(callback) => ReadyItem::Io(callback),
             },
         })
     }
@@ -229,7 +229,7 @@ impl ReadyQueue {
 mod tests {
     use super::*;
 
-    fn drain(ring: &mut Ring, end: Place) -> Vec<u64> {
+    fn drain(ring: &mut Ring, end: QueueIndex) -> Vec<u64> {
         std::iter::from_fn(|| ring.pop(end)).map(|entry| entry.0).collect()
     }
 
@@ -237,13 +237,13 @@ mod tests {
     fn a_ring_that_grows_in_the_middle_of_a_batch_keeps_the_order_and_the_end() {
         let mut ring = Ring::new();
         // Off the beginning, so that growing has to unwind a line that goes round.
-        (0..40).for_each(|n| ring.push(Entry(n)));
+        (0..40).for_each(|n| ring.push(ReadyEntry(n)));
         let end = ring.tail;
         assert_eq!(drain(&mut ring, end), (0..40).collect::<Vec<_>>());
 
-        (0..60).for_each(|n| ring.push(Entry(n)));
+        (0..60).for_each(|n| ring.push(ReadyEntry(n)));
         let end = ring.tail;
-        (60..200).for_each(|n| ring.push(Entry(n)));
+        (60..200).for_each(|n| ring.push(ReadyEntry(n)));
         assert_eq!(ring.len(), 200);
         assert_eq!(drain(&mut ring, end), (0..60).collect::<Vec<_>>());
         let end = ring.tail;
@@ -253,8 +253,8 @@ mod tests {
     #[test]
     fn places_are_counted_on_past_the_largest_number() {
         let mut ring = Ring::new();
-        (ring.head, ring.tail) = (Place::MAX - 10, Place::MAX - 10);
-        (0..100).for_each(|n| ring.push(Entry(n)));
+        (ring.head, ring.tail) = (QueueIndex::MAX - 10, QueueIndex::MAX - 10);
+        (0..100).for_each(|n| ring.push(ReadyEntry(n)));
         let end = ring.tail;
         assert_eq!(drain(&mut ring, end), (0..100).collect::<Vec<_>>());
     }

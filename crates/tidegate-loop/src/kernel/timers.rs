@@ -12,19 +12,19 @@ const SEQUENCE_MAX: u64 = u64::MAX >> INDEX_BITS;
 
 /// 16 bytes, so that the four children of a node share a cache line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct TimerEntry {
     when: Nanos,
     /// The sequence number above the index of the timer's slot: equal deadlines fire in the order they were made.
     order: u64,
 }
 
-impl Entry {
+impl TimerEntry {
     fn index(self) -> u32 {
         (self.order & INDEX_MASK) as u32
     }
 }
 
-struct Slot<J> {
+struct TimerSlot<J> {
     /// How often it has been used.
     generation: u32,
     /// `ARMED`: in the heap. `DUE`: taken out of the heap, not yet run. Otherwise it is free: the next free one, or `NONE`.
@@ -66,8 +66,8 @@ impl TimerKey {
 pub(crate) struct Sequence(u64);
 
 pub(crate) struct Timers<J> {
-    heap: Vec<Entry>,
-    slots: Vec<Slot<J>>,
+    heap: Vec<TimerEntry>,
+    slots: Vec<TimerSlot<J>>,
     free: u32,
     /// Cancelled entries that are still in the heap.
     cancelled: usize,
@@ -118,7 +118,7 @@ impl<J> Timers<J> {
     }
 
     fn enter(&mut self, when: Nanos, Sequence(sequence): Sequence, index: u32) {
-        self.heap.push(Entry { when, order: (sequence << INDEX_BITS) | u64::from(index) });
+        self.heap.push(TimerEntry { when, order: (sequence << INDEX_BITS) | u64::from(index) });
         self.sift_up(self.heap.len() - 1);
     }
 
@@ -126,7 +126,7 @@ impl<J> Timers<J> {
     #[cold]
     fn add_slot(&mut self) -> u32 {
         assert!(self.slots.len() < INDEX_MASK as usize, "268 million timers are armed; that is all there is room for");
-        self.slots.push(Slot { generation: 0, link: NONE, job: None });
+        self.slots.push(TimerSlot { generation: 0, link: NONE, job: None });
         (self.slots.len() - 1) as u32
     }
 

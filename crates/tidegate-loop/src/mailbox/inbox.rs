@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::shim::{AtomicBool, AtomicU32, Mutex, Ordering, wait_while, wake_one};
 
 pub(crate) struct Inbox<M> {
-    state: Mutex<State<M>>,
+    state: Mutex<InboxState<M>>,
     /// Set after a push, cleared before a take: true whenever there is something to take that the next `take`
     /// is not already under way to find.
     posted: AtomicBool,
@@ -28,7 +28,7 @@ pub(crate) enum Bed {
     Inbox = 2,
 }
 
-struct State<M> {
+struct InboxState<M> {
     messages: Vec<M>,
     /// The loop whose inbox this is, for the time being; `None`: closed.
     owner: Option<u32>,
@@ -47,7 +47,7 @@ pub(crate) enum Posted {
 impl<M> Inbox<M> {
     pub(crate) fn new() -> Self {
         Inbox {
-            state: Mutex::new(State { messages: Vec::new(), owner: None }),
+            state: Mutex::new(InboxState { messages: Vec::new(), owner: None }),
             posted: AtomicBool::new(false),
             asleep: AtomicU32::new(AWAKE),
         }

@@ -42,7 +42,7 @@ impl ServerBuilder {
         H: FnMut(TcpStream, SocketAddr) -> F + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(ServerShared {
             connections_max: self.connections_max,
             open: RefCell::default(),
             accepted: Cell::new(0),
@@ -91,12 +91,12 @@ impl ServerBuilder {
 /// .unwrap();
 /// ```
 pub struct Server {
-    shared: Rc<Shared>,
+    shared: Rc<ServerShared>,
     acceptor: JoinHandle<()>,
     address: io::Result<SocketAddr>,
 }
 
-struct Shared {
+struct ServerShared {
     connections_max: usize,
     /// By the number of the connection, so in the order they came.
     open: RefCell<BTreeMap<u64, Connection>>,
@@ -112,7 +112,7 @@ struct Connection {
     task: Option<Task>,
 }
 
-impl Shared {
+impl ServerShared {
     fn poll_room(&self, waker: &Waker) -> Poll<()> {
         if self.open.borrow().len() < self.connections_max {
             return Poll::Ready(());
@@ -134,7 +134,7 @@ impl Shared {
         self.accepted.set(number + 1);
         self.open.borrow_mut().insert(number, Connection { peer, task: None });
         self.most.set(self.most.get().max(self.open.borrow().len()));
-        let place = Place { shared: self.clone(), number };
+        let place = ConnectionGuard { shared: self.clone(), number };
         let task = LoopHandle::current().task().name(format!("connection from {peer}")).spawn(async move {
             let _place = place;
             connection.await;
@@ -154,12 +154,12 @@ impl Shared {
 }
 
 /// A connection's place among the open ones, for as long as its task lives.
-struct Place {
-    shared: Rc<Shared>,
+struct ConnectionGuard {
+    shared: Rc<ServerShared>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let connection = self.shared.open.borrow_mut().remove(&self.number);
         drop(connection);

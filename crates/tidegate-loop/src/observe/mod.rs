@@ -26,13 +26,13 @@ use crate::task::{Outcome, Task};
 /// observed.
 ///
 /// ```
-/// use tidegate_loop::{Duration, Event, EventLoop, Observer};
+/// use tidegate_loop::{Duration, LoopEvent, EventLoop, Observer};
 ///
 /// #[derive(Default)]
 /// struct Ticks(usize);
 /// impl Observer for Ticks {
-///     fn observe(&mut self, _at: Duration, event: &Event<'_>) {
-///         self.0 += usize::from(matches!(event, Event::Tick { .. }));
+///     fn observe(&mut self, _at: Duration, event: &LoopEvent<'_>) {
+///         self.0 += usize::from(matches!(event, LoopEvent::Tick { .. }));
 ///     }
 /// }
 ///
@@ -42,13 +42,13 @@ use crate::task::{Outcome, Task};
 /// ```
 pub trait Observer {
     /// `at` is the time since the loop was made.
-    fn observe(&mut self, at: Duration, event: &Event<'_>);
+    fn observe(&mut self, at: Duration, event: &LoopEvent<'_>);
 }
 
 /// What happened.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum LoopEvent<'a> {
     /// The loop begins to run.
     RunStarted {
         /// Whether its clock is virtual.
@@ -166,12 +166,12 @@ pub enum Event<'a> {
 /// Which callback an event is about.
 ///
 /// ```
-/// use tidegate_loop::{Duration, Event, EventLoop, Observer};
+/// use tidegate_loop::{Duration, LoopEvent, EventLoop, Observer};
 ///
 /// struct Print;
 /// impl Observer for Print {
-///     fn observe(&mut self, _at: Duration, event: &Event<'_>) {
-///         if let Event::CallbackStarted { callback } = event {
+///     fn observe(&mut self, _at: Duration, event: &LoopEvent<'_>) {
+///         if let LoopEvent::CallbackStarted { callback } = event {
 ///             println!("the callback of {} runs", callback.location);
 ///         }
 ///     }
@@ -309,7 +309,7 @@ impl Watch {
         self.set_handler(None);
     }
 
-    fn tell(&self, kernel: &Kernel, event: &Event<'_>) {
+    fn tell(&self, kernel: &Kernel, event: &LoopEvent<'_>) {
         // Out means busy: the observer itself has caused this, by dropping a task for instance.
         let Some(mut observer) = self.observer.take() else { return };
         let before = self.observers.get();
@@ -320,29 +320,29 @@ impl Watch {
     }
 
     pub(crate) fn note(&self, kernel: &Kernel, text: &str) {
-        self.tell(kernel, &Event::Note { text });
+        self.tell(kernel, &LoopEvent::Note { text });
     }
 
     pub(crate) fn run_starts(&self, kernel: &Kernel) {
         let virtual_time = kernel.clock.is_virtual();
-        self.tell(kernel, &Event::RunStarted { virtual_time, strict: kernel.strict, seed: kernel.seed });
+        self.tell(kernel, &LoopEvent::RunStarted { virtual_time, strict: kernel.strict, seed: kernel.seed });
     }
 
     pub(crate) fn run_ends(&self, kernel: &Kernel) {
-        self.tell(kernel, &Event::RunEnded);
+        self.tell(kernel, &LoopEvent::RunEnded);
     }
 
     pub(crate) fn closing(&self, kernel: &Kernel) {
-        self.tell(kernel, &Event::Closing);
+        self.tell(kernel, &LoopEvent::Closing);
     }
 
     pub(crate) fn stop_requested(&self, kernel: &Kernel) {
-        self.tell(kernel, &Event::StopRequested);
+        self.tell(kernel, &LoopEvent::StopRequested);
     }
 
     #[cold]
     pub(crate) fn future_set(&self, kernel: &Kernel, cancelled: bool) {
-        self.tell(kernel, &Event::FutureSet { cancelled });
+        self.tell(kernel, &LoopEvent::FutureSet { cancelled });
     }
 
     /// Costs a look at the flag while nobody watches.
@@ -351,43 +351,43 @@ impl Watch {
         if self.is_on() {
             let due = Duration::from_nanos(due.max(0) as u64);
             let callback = callback.map(|callback| CallbackRef::new(callback, callback.location));
-            self.tell(kernel, &Event::TimerArmed { due, callback });
+            self.tell(kernel, &LoopEvent::TimerArmed { due, callback });
         }
     }
 
     #[cold]
     pub(crate) fn callback_queued(&self, kernel: &Kernel, callback: CallbackRef) {
-        self.tell(kernel, &Event::CallbackQueued { callback });
+        self.tell(kernel, &LoopEvent::CallbackQueued { callback });
     }
 
     pub(crate) fn tick(&self, kernel: &Kernel, ready: usize) {
-        self.tell(kernel, &Event::Tick { number: kernel.counters.ticks.get(), ready });
+        self.tell(kernel, &LoopEvent::Tick { number: kernel.counters.ticks.get(), ready });
     }
 
     pub(crate) fn polled(&self, kernel: &Kernel, timeout: Option<Duration>, events: usize) {
-        self.tell(kernel, &Event::Polled { timeout, events });
+        self.tell(kernel, &LoopEvent::Polled { timeout, events });
     }
 
     pub(crate) fn created(&self, kernel: &Kernel, task: &TaskRef) {
-        self.tell(kernel, &Event::Created { task: &Task { cell: task.clone() } });
+        self.tell(kernel, &LoopEvent::Created { task: &Task { cell: task.clone() } });
     }
 
     #[cold]
     pub(crate) fn woken(&self, kernel: &Kernel, task: &TaskRef) {
-        self.tell(kernel, &Event::Woken { task: &Task { cell: task.clone() } });
+        self.tell(kernel, &LoopEvent::Woken { task: &Task { cell: task.clone() } });
     }
 
     pub(crate) fn cancel_requested(&self, kernel: &Kernel, task: &TaskRef) {
-        self.tell(kernel, &Event::CancelRequested { task: &Task { cell: task.clone() } });
+        self.tell(kernel, &LoopEvent::CancelRequested { task: &Task { cell: task.clone() } });
     }
 
     pub(crate) fn timer_fired(&self, kernel: &Kernel, task: Option<TaskRef>) {
         let task = task.map(|cell| Task { cell });
-        self.tell(kernel, &Event::TimerFired { task: task.as_ref() });
+        self.tell(kernel, &LoopEvent::TimerFired { task: task.as_ref() });
     }
 
     pub(crate) fn step_starts(&self, kernel: &Kernel, task: &TaskRef) {
-        self.tell(kernel, &Event::StepStarted { task: &Task { cell: task.clone() } });
+        self.tell(kernel, &LoopEvent::StepStarted { task: &Task { cell: task.clone() } });
         self.began.borrow_mut().push(kernel.clock.now());
     }
 
@@ -395,24 +395,24 @@ impl Watch {
         let task = Task { cell: task.clone() };
         self.check_slow(kernel, Some(&task), task.location());
         if !finished {
-            self.tell(kernel, &Event::Suspended { task: &task, on: waits_for(kernel, &task.cell) });
+            self.tell(kernel, &LoopEvent::Suspended { task: &task, on: waits_for(kernel, &task.cell) });
         }
-        self.tell(kernel, &Event::StepEnded { task: &task });
+        self.tell(kernel, &LoopEvent::StepEnded { task: &task });
     }
 
     #[cold]
     pub(crate) fn finished(&self, kernel: &Kernel, task: &TaskRef, outcome: Outcome) {
-        self.tell(kernel, &Event::Finished { task: &Task { cell: task.clone() }, outcome });
+        self.tell(kernel, &LoopEvent::Finished { task: &Task { cell: task.clone() }, outcome });
     }
 
     pub(crate) fn callback_starts(&self, kernel: &Kernel, callback: CallbackRef) {
-        self.tell(kernel, &Event::CallbackStarted { callback });
+        self.tell(kernel, &LoopEvent::CallbackStarted { callback });
         self.began.borrow_mut().push(kernel.clock.now());
     }
 
     pub(crate) fn callback_ends(&self, kernel: &Kernel, callback: CallbackRef) {
         self.check_slow(kernel, None, callback.location);
-        self.tell(kernel, &Event::CallbackFinished { callback });
+        self.tell(kernel, &LoopEvent::CallbackFinished { callback });
     }
 
     fn check_slow(&self, kernel: &Kernel, task: Option<&Task>, location: &'static Location<'static>) {
@@ -423,7 +423,7 @@ impl Watch {
         }
         let took = Duration::from_nanos(took.max(0) as u64);
         kernel.counters.slow.set(kernel.counters.slow.get() + 1);
-        self.tell(kernel, &Event::Slow { task, took });
+        self.tell(kernel, &LoopEvent::Slow { task, took });
         self.report(&Report {
             kind: ReportKind::Slow,
             message: format!("one step took {took:?}"),

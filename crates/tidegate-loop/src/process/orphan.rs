@@ -12,7 +12,7 @@ use std::{io, thread};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::exit;
-use crate::kernel::State;
+use crate::kernel::RunState;
 use crate::runtime::event_loop::LoopHandle;
 
 /// Reaps the child when it ends.
@@ -23,7 +23,7 @@ pub(super) fn adopt(mut child: Child) {
     }
     let Some(pidfd) = exit::pidfd(&child) else { return wait_alone(child) };
     let orphan = Orphan { child: Some(child), pidfd };
-    match LoopHandle::try_current().filter(|handle| handle.kernel.state.get() != State::Closed) {
+    match LoopHandle::try_current().filter(|handle| handle.kernel.state.get() != RunState::Closed) {
         Some(handle) => watch_on(&handle, orphan),
         None => drop(orphan),
     }

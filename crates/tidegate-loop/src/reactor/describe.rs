@@ -6,17 +6,17 @@ use std::rc::Rc;
 
 use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType};
 
-use super::source::{Direction, Shared};
+use super::source::{Direction, SharedSource};
 use crate::mailbox::name::Name;
 
 /// Which task waits at which descriptor: collected once per dump, so that a dump is linear in tasks and descriptors.
 #[derive(Default)]
 pub(crate) struct Waits {
-    by_task: HashMap<Name, (Rc<Shared>, Direction)>,
+    by_task: HashMap<Name, (Rc<SharedSource>, Direction)>,
 }
 
 impl Waits {
-    pub(super) fn add(&mut self, source: &Rc<Shared>) {
+    pub(super) fn add(&mut self, source: &Rc<SharedSource>) {
         source.each_waiting(|task, direction| {
             self.by_task.entry(task).or_insert_with(|| (source.clone(), direction));
         });

@@ -10,7 +10,7 @@ use std::task::{Context as PollContext, Poll, Waker};
 
 use super::table::{Due, Sink};
 use crate::kernel::current;
-use crate::kernel::{Kernel, State};
+use crate::kernel::{Kernel, RunState};
 use crate::mailbox::name::Name;
 use crate::mailbox::waker::{name_of, waker_of};
 use crate::reactor::selector::{Ready, Token};
@@ -57,7 +57,7 @@ impl Direction {
 const CLOSED: u8 = 1 << 7;
 
 /// What the table and the source's owner share.
-pub(crate) struct Shared {
+pub(crate) struct SharedSource {
     /// `Ready`'s bits as last known, and `CLOSED`. A new source is taken to be ready: trying tells.
     known: Cell<u8>,
     /// The sides registered with the selector; none without a token.
@@ -150,13 +150,13 @@ impl Waiter {
     }
 }
 
-impl AsFd for Shared {
+impl AsFd for SharedSource {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Shared {
+impl SharedSource {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -201,7 +201,7 @@ impl Shared {
 
 /// The owner's end. Dropped, the descriptor is closed.
 pub(crate) struct Source {
-    shared: Rc<Shared>,
+    shared: Rc<SharedSource>,
 }
 
 impl Source {
@@ -213,7 +213,7 @@ impl Source {
         let kernel = current::with(|kernel| kernel.map(Kernel::handle));
         let kernel = kernel.expect("sockets and pipes need a running loop: make them inside run(...)");
         Source {
-            shared: Rc::new(Shared {
+            shared: Rc::new(SharedSource {
                 known: Cell::new(Ready::READ | Ready::WRITE),
                 interest: Cell::new(0),
                 token: Cell::new(None),
@@ -341,7 +341,7 @@ impl Source {
 
     #[cold]
     fn closed(&self) -> io::Error {
-        if self.shared.kernel.state.get() == State::Closed {
+        if self.shared.kernel.state.get() == RunState::Closed {
             return io::Error::other("the loop this socket or pipe belongs to is closed");
         }
         io::Error::new(io::ErrorKind::NotConnected, "the socket was closed by its own side")

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::callbacks::{IoCallback, Side, Watched};
 use super::describe::Waits;
-use super::source::Shared;
+use super::source::SharedSource;
 use crate::kernel::Kernel;
 use crate::mailbox::name::Name;
 use crate::reactor::selector::{self, Interest, Opened, Readiness, Ready, Selector, SelectorKind, Token};
@@ -162,7 +162,7 @@ impl IoTable {
     }
 
     /// Makes sure that a source is watched on that side. Called when somebody is about to wait.
-    pub(super) fn arm(&mut self, source: &Rc<Shared>, side: u8) -> io::Result<()> {
+    pub(super) fn arm(&mut self, source: &Rc<SharedSource>, side: u8) -> io::Result<()> {
         let before = source.interest.get();
         let wanted = if self.edge { Ready::READ | Ready::WRITE } else { before | side };
         let registered = if before == 0 {
@@ -182,7 +182,7 @@ impl IoTable {
     }
 
     /// Gives a source to the ring, if there is one: from now on it is told by what completes there, and not polled.
-    pub(super) fn adopt(&mut self, source: &Rc<Shared>) -> Option<(Rc<Ring>, Token)> {
+    pub(super) fn adopt(&mut self, source: &Rc<SharedSource>) -> Option<(Rc<Ring>, Token)> {
         let ring = self.ring.clone()?;
         self.disarm(source);
         let token = self.sources.insert(source);
@@ -196,7 +196,7 @@ impl IoTable {
     }
 
     /// Stops watching a source, before its descriptor is closed: a copy of it elsewhere must not go on telling.
-    pub(super) fn disarm(&mut self, source: &Shared) -> Option<Rc<Shared>> {
+    pub(super) fn disarm(&mut self, source: &SharedSource) -> Option<Rc<SharedSource>> {
         let token = source.token.get()?;
         if !source.completes.get() {
             // Refused means that somebody closed the descriptor behind our back.
@@ -206,7 +206,7 @@ impl IoTable {
     }
 
     /// A source is about to close its descriptor: it is watched no more, and whoever had none left may try again.
-    pub(super) fn closing(&mut self, source: &Shared) -> (Option<Rc<Shared>>, Vec<Waker>) {
+    pub(super) fn closing(&mut self, source: &SharedSource) -> (Option<Rc<SharedSource>>, Vec<Waker>) {
         self.closed += 1;
         (self.disarm(source), std::mem::take(&mut self.starved))
     }
@@ -257,7 +257,7 @@ impl IoTable {
     }
 
     /// Level-triggered, what nobody waits for would be told of in every wait from now on.
-    fn lose_interest(&mut self, source: &Rc<Shared>, sides: u8) {
+    fn lose_interest(&mut self, source: &Rc<SharedSource>, sides: u8) {
         let left = source.interest.get() & !sides;
         let token = source.token.get().expect("a source that is watched has a token");
         // An empty interest would not do: epoll tells of errors and hang-ups all the same.
@@ -318,22 +318,22 @@ const GENERATION_MASK: u32 = (1 << (63 - INDEX_BITS)) - 1;
 /// The registered sources by token: (generation, slot), so that an event for one that is gone finds nobody.
 #[derive(Default)]
 struct Sources {
-    slots: Vec<Slot>,
+    slots: Vec<SourceSlot>,
     free: Vec<u32>,
     registered: usize,
 }
 
 #[derive(Default)]
-struct Slot {
+struct SourceSlot {
     /// Grows with every use, so that a token is not used twice.
     generation: u32,
-    source: Option<Rc<Shared>>,
+    source: Option<Rc<SharedSource>>,
 }
 
 impl Sources {
-    fn insert(&mut self, source: &Rc<Shared>) -> Token {
+    fn insert(&mut self, source: &Rc<SharedSource>) -> Token {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(SourceSlot::default());
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
@@ -346,13 +346,13 @@ impl Sources {
     }
 
     #[inline]
-    fn get(&self, token: Token) -> Option<&Rc<Shared>> {
+    fn get(&self, token: Token) -> Option<&Rc<SharedSource>> {
         let slot = self.slots.get(token.0 as u32 as usize)?;
         let generation = (token.0 >> INDEX_BITS) as u32 & GENERATION_MASK;
         slot.source.as_ref().filter(|_| slot.generation == generation)
     }
 
-    fn remove(&mut self, token: Token) -> Option<Rc<Shared>> {
+    fn remove(&mut self, token: Token) -> Option<Rc<SharedSource>> {
         self.get(token)?;
         let index = token.0 as u32;
         let source = self.slots[index as usize].source.take()?;
@@ -363,7 +363,7 @@ impl Sources {
         Some(source)
     }
 
-    fn all(&self) -> Vec<Rc<Shared>> {
+    fn all(&self) -> Vec<Rc<SharedSource>> {
         self.slots.iter().filter_map(|slot| slot.source.clone()).collect()
     }
 }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::context::Snapshot;
-use crate::deferred::Future as SettableFuture;
+use crate::deferred::Deferred;
 use crate::kernel::clock::{IntoDelay, Nanos, nanos_of};
 use crate::kernel::current;
-use crate::kernel::{Kernel, State, TimerJob};
+use crate::kernel::{Kernel, RunState, TimerJob};
 use crate::observe::Observer;
 use crate::observe::metrics::{Metrics, Now};
 use crate::observe::report::Report;
@@ -200,7 +200,7 @@ impl EventLoop {
     /// assert!(event_loop.run_forever().is_err());
     /// ```
     pub fn close(&self) -> Result<(), CloseError> {
-        if self.kernel.state.get() == State::Running {
+        if self.kernel.state.get() == RunState::Running {
             return Err(CloseError::Running);
         }
         self.kernel.close();
@@ -429,7 +429,7 @@ impl LoopHandle {
     /// assert!(!tidegate_loop::EventLoop::new().unwrap().is_running());
     /// ```
     pub fn is_running(&self) -> bool {
-        self.kernel.state.get() == State::Running
+        self.kernel.state.get() == RunState::Running
     }
 
     /// Whether the loop is closed.
@@ -438,7 +438,7 @@ impl LoopHandle {
     /// assert!(!tidegate_loop::EventLoop::new().unwrap().is_closed());
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.kernel.state.get() == State::Closed
+        self.kernel.state.get() == RunState::Closed
     }
 
     /// The way for other threads to reach this loop.
@@ -490,8 +490,8 @@ impl LoopHandle {
     /// future.set_result(5).unwrap();
     /// assert_eq!(event_loop.run_until_complete(async move { future.await }).unwrap().unwrap(), 5);
     /// ```
-    pub fn create_future<T: 'static>(&self) -> SettableFuture<T> {
-        SettableFuture::new(self)
+    pub fn create_future<T: 'static>(&self) -> Deferred<T> {
+        Deferred::new(self)
     }
 
     /// Every task that has not ended, in the order they were made.
@@ -549,10 +549,10 @@ impl LoopHandle {
     /// Tells `observer` what the loop does from now on; there is one at a time.
     ///
     /// ```
-    /// use tidegate_loop::{Duration, Event, EventLoop, Observer};
+    /// use tidegate_loop::{Duration, LoopEvent, EventLoop, Observer};
     /// struct Silent;
     /// impl Observer for Silent {
-    ///     fn observe(&mut self, _: Duration, _: &Event<'_>) {}
+    ///     fn observe(&mut self, _: Duration, _: &LoopEvent<'_>) {}
     /// }
     /// EventLoop::new().unwrap().set_observer(Silent);
     /// ```

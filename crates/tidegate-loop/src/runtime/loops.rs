@@ -108,17 +108,17 @@ where
 /// How the loops are stopped when one of them fails.
 #[derive(Default)]
 struct Stops {
-    inner: Mutex<Inner>,
+    inner: Mutex<StopsInner>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct StopsInner {
     stopped: bool,
     mains: Vec<(RemoteHandle, OnLoop<Task>)>,
 }
 
 impl Stops {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StopsInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -19,7 +19,7 @@ const SIGNALS: usize = 65;
 const WORDS: usize = LOOPS_MAX.div_ceil(64);
 
 /// What the handler needs to know of a signal. Never freed, no locks: it may run at any instant, in any thread.
-struct Slot {
+struct DispositionSlot {
     /// How often the signal has come.
     total: AtomicU64,
     /// Listeners in the whole process; while there are any, a runner leaves SIGINT to them.
@@ -31,8 +31,8 @@ struct Slot {
     previous_flags: AtomicI32,
 }
 
-static SLOTS: [Slot; SIGNALS] = [const {
-    Slot {
+static SLOTS: [DispositionSlot; SIGNALS] = [const {
+    DispositionSlot {
         total: AtomicU64::new(0),
         listeners: AtomicU32::new(0),
         loops: [const { AtomicU64::new(0) }; WORDS],
@@ -49,7 +49,7 @@ const AT_ONCE: &[u8] = b"tidegate: interrupted again, ending at once\n";
 /// What shells make of a program that was ended by SIGINT.
 const EXIT_INTERRUPTED: c_int = 130;
 
-fn slot(signal: SignalKind) -> &'static Slot {
+fn slot(signal: SignalKind) -> &'static DispositionSlot {
     &SLOTS[signal.as_raw() as usize]
 }
 
@@ -99,7 +99,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     unsafe { *errno = before };
 }
 
-fn call_previous(slot: &Slot, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+fn call_previous(slot: &DispositionSlot, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = slot.previous.load(Ordering::SeqCst);
     if previous == libc::SIG_DFL || previous == libc::SIG_IGN {
         return;

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use super::SignalKind;
 use super::disposition::{self, Use};
-use crate::kernel::{Kernel, State};
+use crate::kernel::{Kernel, RunState};
 use crate::mailbox;
 use crate::reactor::IoCallback;
 use crate::runtime::event_loop::LoopHandle;
@@ -16,10 +16,10 @@ use crate::runtime::event_loop::LoopHandle;
 /// Who wants to know of a signal.
 #[derive(Default)]
 pub(crate) struct SignalTable {
-    entries: Vec<Entry>,
+    entries: Vec<SignalEntry>,
 }
 
-struct Entry {
+struct SignalEntry {
     taken: Use,
     /// How many have been told of.
     seen: Cell<u64>,
@@ -83,7 +83,7 @@ impl Kernel {
     fn add_signal(&self, taken: Use, target: Target) {
         let signal = taken.signal();
         let since = taken.since();
-        self.signals.borrow_mut().entries.push(Entry { taken, seen: Cell::new(since), target });
+        self.signals.borrow_mut().entries.push(SignalEntry { taken, seen: Cell::new(since), target });
         disposition::tell_loop(signal, self.registration.id, true);
         if disposition::total(signal) != since {
             // It came before the handler knew of this loop.
@@ -102,7 +102,7 @@ impl Kernel {
             }
             removed
         };
-        if let Some(Entry { target: Target::Handler(callback) | Target::Watcher(callback), .. }) = &removed {
+        if let Some(SignalEntry { target: Target::Handler(callback) | Target::Watcher(callback), .. }) = &removed {
             callback.cancel();
         }
         removed.is_some()
@@ -119,7 +119,7 @@ impl Kernel {
 
     fn check_signal(&self, signal: SignalKind) -> io::Result<()> {
         signal.check()?;
-        if self.state.get() == State::Closed {
+        if self.state.get() == RunState::Closed {
             return Err(io::Error::other("the loop is closed; make a new one"));
         }
         Ok(())

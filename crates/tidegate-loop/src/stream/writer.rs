@@ -35,11 +35,11 @@ pub const HIGH_MARK: usize = 64 << 10;
 /// .unwrap();
 /// ```
 pub struct StreamWriter {
-    shared: Rc<Shared>,
+    shared: Rc<WriterShared>,
     pump: Task,
 }
 
-struct Shared {
+struct WriterShared {
     /// To be written.
     waiting: RefCell<Vec<u8>>,
     /// What of the pump's piece is not written yet.
@@ -56,7 +56,7 @@ struct Shared {
     drainers: RefCell<Vec<Waker>>,
 }
 
-impl Shared {
+impl WriterShared {
     fn left(&self) -> usize {
         self.waiting.borrow().len() + self.in_hand.get()
     }
@@ -114,12 +114,12 @@ impl Shared {
     }
 }
 
-async fn pump(shared: Rc<Shared>, mut inner: impl AsyncWrite + Unpin) {
+async fn pump(shared: Rc<WriterShared>, mut inner: impl AsyncWrite + Unpin) {
     let result = pump_all(&shared, &mut inner).await;
     shared.end(result);
 }
 
-async fn pump_all(shared: &Shared, inner: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+async fn pump_all(shared: &WriterShared, inner: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     // Two buffers take turns: one is filled while the other is written.
     let mut piece = Vec::new();
     while poll_fn(|cx| shared.poll_piece(cx, &mut piece)).await {
@@ -155,7 +155,7 @@ impl StreamWriter {
     #[track_caller]
     pub fn with_marks(inner: impl AsyncWrite + Unpin + 'static, high: usize, low: usize) -> StreamWriter {
         assert!(low <= high, "the low mark ({low}) lies above the high one ({high})");
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(WriterShared {
             waiting: RefCell::default(),
             in_hand: Cell::new(0),
             high,

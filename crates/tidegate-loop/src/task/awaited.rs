@@ -24,21 +24,21 @@ pub(crate) trait Awaited: Sized + 'static {
 
 /// One of them as it lies in memory. The head comes first, so a pointer to the one is a pointer to the other.
 #[repr(C)]
-struct Inner<A> {
-    head: Head,
+struct AwaitedBox<A> {
+    head: AwaitedHead,
     value: A,
 }
 
-pub(crate) struct Head {
+pub(crate) struct AwaitedHead {
     vtable: &'static VTable,
     refs: Cell<usize>,
 }
 
-/// What depends on the type. All of them take a pointer to a live `Inner` of the type the table was made for.
+/// What depends on the type. All of them take a pointer to a live `AwaitedBox` of the type the table was made for.
 struct VTable {
-    cancel: unsafe fn(NonNull<Head>) -> bool,
-    describe: unsafe fn(NonNull<Head>) -> String,
-    free: unsafe fn(NonNull<Head>),
+    cancel: unsafe fn(NonNull<AwaitedHead>) -> bool,
+    describe: unsafe fn(NonNull<AwaitedHead>) -> String,
+    free: unsafe fn(NonNull<AwaitedHead>),
 }
 
 /// A counted reference to one whose type is known.
@@ -49,13 +49,13 @@ pub(crate) struct Counted<A: Awaited> {
 }
 
 /// A counted reference to any of them.
-pub(crate) struct AnyAwaited(NonNull<Head>);
+pub(crate) struct AnyAwaited(NonNull<AwaitedHead>);
 
 impl<A: Awaited> Counted<A> {
     #[inline]
     pub(crate) fn new(make: impl FnOnce() -> A) -> Counted<A> {
         let vtable = &const { VTable { cancel: cancel::<A>, describe: describe::<A>, free: free::<A> } };
-        let inner = alloc::allocate(|| Inner { head: Head { vtable, refs: Cell::new(1) }, value: make() });
+        let inner = alloc::allocate(|| AwaitedBox { head: AwaitedHead { vtable, refs: Cell::new(1) }, value: make() });
         Counted { any: AnyAwaited(inner.cast()), _value: PhantomData }
     }
 
@@ -64,7 +64,7 @@ impl<A: Awaited> Counted<A> {
     pub(crate) fn get_mut(&mut self) -> Option<&mut A> {
         // SAFETY: this is the only reference, and it is borrowed for as long as what comes back. It does not leave its
         // thread, so nobody copies it meanwhile.
-        (self.any.head().refs.get() == 1).then(|| &mut unsafe { self.any.0.cast::<Inner<A>>().as_mut() }.value)
+        (self.any.head().refs.get() == 1).then(|| &mut unsafe { self.any.0.cast::<AwaitedBox<A>>().as_mut() }.value)
     }
 
     #[inline]
@@ -79,7 +79,7 @@ impl<A: Awaited> Deref for Counted<A> {
     #[inline]
     fn deref(&self) -> &A {
         // SAFETY: made by `new` for this type, and counted, so it is there.
-        &unsafe { self.any.0.cast::<Inner<A>>().as_ref() }.value
+        &unsafe { self.any.0.cast::<AwaitedBox<A>>().as_ref() }.value
     }
 }
 
@@ -92,7 +92,7 @@ impl<A: Awaited> Clone for Counted<A> {
 
 impl AnyAwaited {
     #[inline]
-    fn head(&self) -> &Head {
+    fn head(&self) -> &AwaitedHead {
         // SAFETY: this reference is counted, so what it points to is there.
         unsafe { self.0.as_ref() }
     }
@@ -114,14 +114,14 @@ impl AnyAwaited {
 
     /// The reference as a pointer, still counted.
     #[inline]
-    pub(crate) fn into_raw(self) -> NonNull<Head> {
+    pub(crate) fn into_raw(self) -> NonNull<AwaitedHead> {
         std::mem::ManuallyDrop::new(self).0
     }
 
     /// # Safety
     /// Takes over the count of a pointer that `into_raw` made.
     #[inline]
-    pub(crate) unsafe fn from_raw(raw: NonNull<Head>) -> AnyAwaited {
+    pub(crate) unsafe fn from_raw(raw: NonNull<AwaitedHead>) -> AnyAwaited {
         AnyAwaited(raw)
     }
 }
@@ -148,19 +148,19 @@ impl Drop for AnyAwaited {
     }
 }
 
-unsafe fn cancel<A: Awaited>(head: NonNull<Head>) -> bool {
+unsafe fn cancel<A: Awaited>(head: NonNull<AwaitedHead>) -> bool {
     // SAFETY: the caller holds a reference to it; this one is not counted, and so not dropped either.
     let this = std::mem::ManuallyDrop::new(Counted::<A> { any: AnyAwaited(head), _value: PhantomData });
     A::cancel(&this)
 }
 
-unsafe fn describe<A: Awaited>(head: NonNull<Head>) -> String {
+unsafe fn describe<A: Awaited>(head: NonNull<AwaitedHead>) -> String {
     // SAFETY: live, and of this type.
-    unsafe { head.cast::<Inner<A>>().as_ref() }.value.describe()
+    unsafe { head.cast::<AwaitedBox<A>>().as_ref() }.value.describe()
 }
 
-unsafe fn free<A: Awaited>(head: NonNull<Head>) {
-    let inner = head.cast::<Inner<A>>();
+unsafe fn free<A: Awaited>(head: NonNull<AwaitedHead>) {
+    let inner = head.cast::<AwaitedBox<A>>();
     // SAFETY: made by `alloc::allocate` for this very type in `Counted::new`; nobody refers to it any more. Of what is
     // given back undropped, the head has nothing to drop, and the value says so of itself.
     unsafe {
@@ -174,7 +174,7 @@ unsafe fn free<A: Awaited>(head: NonNull<Head>) {
 
 /// Apart, so that what is free of all this needs no stack.
 #[inline(never)]
-unsafe fn free_dropping<A: Awaited>(inner: NonNull<Inner<A>>) {
+unsafe fn free_dropping<A: Awaited>(inner: NonNull<AwaitedBox<A>>) {
     // SAFETY: as in `free`.
     unsafe { alloc::free(inner) }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::join::JoinHandle;
 use super::raw::{AnyValue, Judge, NoError, TaskRef, flag};
-use crate::context::{Context, Snapshot};
+use crate::context::{ContextVars, Snapshot};
 use crate::kernel::current;
-use crate::kernel::{Kernel, State};
+use crate::kernel::{Kernel, RunState};
 use crate::runtime::event_loop::LoopHandle;
 
 /// Starts a task on the loop that is running. It takes its first step in the next tick.
@@ -102,7 +102,7 @@ where
     F: Future + 'static,
     J: Judge<F::Output> + 'static,
 {
-    if kernel.state.get() == State::Closed {
+    if kernel.state.get() == RunState::Closed {
         closed(location);
     }
     let task = kernel.insert_task::<F, J>(future, location, context, queued);
@@ -136,7 +136,7 @@ pub struct TaskBuilder {
     pub(crate) handle: LoopHandle,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) eager: bool,
-    pub(crate) context: Option<Context>,
+    pub(crate) context: Option<ContextVars>,
 }
 
 impl TaskBuilder {
@@ -169,16 +169,16 @@ impl TaskBuilder {
     /// Runs in `context` itself rather than in a copy of the running one: what it sets can be read there.
     ///
     /// ```
-    /// use tidegate_loop::{Context, ContextVar, LoopHandle, run};
+    /// use tidegate_loop::{ContextVars, ContextVar, LoopHandle, run};
     /// static VAR: ContextVar<u32> = ContextVar::new("var");
     /// run(async {
-    ///     let context = Context::current();
+    ///     let context = ContextVars::current();
     ///     LoopHandle::current().task().context(&context).spawn(async { drop(VAR.set(1)) }).await.unwrap();
     ///     assert_eq!(context.get(&VAR), Some(1));
     /// })
     /// .unwrap();
     /// ```
-    pub fn context(mut self, context: &Context) -> Self {
+    pub fn context(mut self, context: &ContextVars) -> Self {
         self.context = Some(context.clone());
         self
     }

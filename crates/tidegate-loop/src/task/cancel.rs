@@ -405,7 +405,7 @@ impl std::error::Error for Cancelled {}
 /// .unwrap();
 /// ```
 pub fn catch_cancel<F: Future>(future: F) -> CatchCancel<F> {
-    CatchCancel { future: Some(future), place: Place { entered: None } }
+    CatchCancel { future: Some(future), place: CatchFrame { entered: None } }
 }
 
 pin_project! {
@@ -415,17 +415,17 @@ pin_project! {
         // Gone when the cancellation has been caught.
         #[pin]
         future: Option<F>,
-        place: Place,
+        place: CatchFrame,
     }
 }
 
 /// A place in the task's stack of catches.
-pub(crate) struct Place {
+pub(crate) struct CatchFrame {
     entered: Option<(Rc<Extras>, u32)>,
 }
 
-impl Place {
-    pub(crate) const OUTSIDE: Place = Place { entered: None };
+impl CatchFrame {
+    pub(crate) const OUTSIDE: CatchFrame = CatchFrame { entered: None };
 
     /// Takes a place on top of the stack, or at `depth`, below what was entered since.
     pub(crate) fn enter(&mut self, depth: Option<usize>) {
@@ -479,7 +479,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl CatchFrame {
     /// Leaves without having been polled again. A request that was meant for it is for whoever else there is.
     pub(crate) fn abandon(&mut self) {
         let Some((extras, _)) = self.entered.clone() else { return };
@@ -497,7 +497,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CatchFrame {
     fn drop(&mut self) {
         self.abandon();
     }

@@ -28,10 +28,10 @@ pub(crate) struct TaskRef(NonNull<Header>);
 #[repr(C)]
 struct TaskCell<F: Future> {
     header: Header,
-    state: UnsafeCell<State<F>>,
+    state: UnsafeCell<TaskStage<F>>,
 }
 
-enum State<F: Future> {
+enum TaskStage<F: Future> {
     Future(F),
     Output(F::Output),
     Empty,
@@ -156,7 +156,7 @@ impl Waiting {
     }
 
     #[inline]
-    fn as_awaited(self) -> Option<NonNull<awaited::Head>> {
+    fn as_awaited(self) -> Option<NonNull<awaited::AwaitedHead>> {
         let raw = self.0.map_addr(|address| address.wrapping_sub(Waiting::AWAITED)).cast_mut().cast();
         // SAFETY: a word of this kind is made by `awaited` alone, from an address that is not null.
         self.is_awaited().then(|| unsafe { NonNull::new_unchecked(raw) })
@@ -396,7 +396,7 @@ impl TaskRef {
             since: Cell::new(0),
             extras: OnceCell::new(),
         };
-        let make = || TaskCell { header: header(), state: UnsafeCell::new(State::Future(future)) };
+        let make = || TaskCell { header: header(), state: UnsafeCell::new(TaskStage::Future(future)) };
         let cell = alloc::allocate(make).cast();
         (TaskRef(cell), TaskRef(cell))
     }
@@ -501,7 +501,7 @@ impl Drop for TaskRef {
 /// # Safety
 /// `task` points to a live `TaskCell<F>`, and no other reference into its state is alive.
 #[inline]
-unsafe fn state<'a, F: Future>(task: NonNull<Header>) -> &'a mut State<F> {
+unsafe fn state<'a, F: Future>(task: NonNull<Header>) -> &'a mut TaskStage<F> {
     // SAFETY: the caller's promise. Tasks do not leave their thread (`NonNull` is neither `Send` nor `Sync`), so nobody
     // else can be here.
     unsafe { &mut *task.cast::<TaskCell<F>>().as_ref().state.get() }
@@ -512,7 +512,7 @@ unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut P
     // and `take` are called only while it does not (`take` only once DONE is set, which comes after). So although the future may
     // run any code, none of it reaches this state again.
     let state = unsafe { state::<F>(task) };
-    let State::Future(future) = state else { unreachable!("polled after its end") };
+    let TaskStage::Future(future) = state else { unreachable!("polled after its end") };
     // SAFETY: the future is in a block of its own and is never moved: it is dropped where it is, by the assignment below
     // or in `clear`.
     let output = match unsafe { Pin::new_unchecked(future) }.poll(cx) {
@@ -520,21 +520,21 @@ unsafe fn poll<F: Future, J: Judge<F::Output>>(task: NonNull<Header>, cx: &mut P
         Poll::Ready(output) => output,
     };
     // The future goes first: what its destructors do must not find an output.
-    *state = State::Empty;
+    *state = TaskStage::Empty;
     let failed = J::is_failure(&output);
-    *state = State::Output(output);
+    *state = TaskStage::Output(output);
     if failed { Polled::Failed } else { Polled::Ready }
 }
 
 unsafe fn clear<F: Future>(task: NonNull<Header>) {
     // SAFETY: not running and not being taken (the contract of `TaskRef::discard`). The assignment drops a future in place.
-    *unsafe { state::<F>(task) } = State::Empty;
+    *unsafe { state::<F>(task) } = TaskStage::Empty;
 }
 
 unsafe fn failure<F: Future, J: Judge<F::Output>>(task: NonNull<Header>) -> Option<String> {
     // SAFETY: the contract of `TaskRef::failure`.
     match unsafe { state::<F>(task) } {
-        State::Output(output) => J::failure(output),
+        TaskStage::Output(output) => J::failure(output),
         _ => None,
     }
 }
@@ -542,7 +542,7 @@ unsafe fn failure<F: Future, J: Judge<F::Output>>(task: NonNull<Header>) -> Opti
 unsafe fn lost<F: Future, J: Judge<F::Output>>(task: NonNull<Header>) -> Option<&'static str> {
     // SAFETY: the contract of `TaskRef::lost`.
     match unsafe { state::<F>(task) } {
-        State::Output(output) => J::lost(output),
+        TaskStage::Output(output) => J::lost(output),
         _ => None,
     }
 }
@@ -551,8 +551,8 @@ unsafe fn take<F: Future>(task: NonNull<Header>, output: *mut ()) {
     // SAFETY: the contract of `TaskRef::take_output`: the task has ended, the loop no longer touches the state, and `output` is
     // a valid `Option<F::Output>`.
     let (state, output) = unsafe { (state::<F>(task), &mut *output.cast::<Option<F::Output>>()) };
-    if matches!(state, State::Output(_))
-        && let State::Output(taken) = std::mem::replace(state, State::Empty)
+    if matches!(state, TaskStage::Output(_))
+        && let TaskStage::Output(taken) = std::mem::replace(state, TaskStage::Empty)
     {
         *output = Some(taken);
     }

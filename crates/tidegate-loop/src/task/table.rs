@@ -7,35 +7,35 @@ use super::raw::{Judge, TaskRef};
 use crate::context::Snapshot;
 use crate::mailbox::name::{Generation, Name, SLOTS_MAX};
 
-struct Slot {
+struct TaskSlot {
     task: Option<TaskRef>,
-    state: State,
+    state: SlotState,
 }
 
 /// Who is in a slot and how he stands, in one word: waking a task compares it, writes it, and touches nothing else.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State(u64);
+struct SlotState(u64);
 
-impl State {
+impl SlotState {
     const QUEUED: u64 = (Name::NO_LOOP + 1) << Name::LOOP_SHIFT;
     const FREE: u64 = Name::NO_LOOP << Name::LOOP_SHIFT;
 
     /// The task of that name, which is not in the ready queue.
     #[inline]
-    fn idle(name: Name) -> State {
-        State(name.bits())
+    fn idle(name: Name) -> SlotState {
+        SlotState(name.bits())
     }
 
     /// The task of that name, which is in the ready queue, or about to take its first step without.
     #[inline]
-    fn queued(name: Name) -> State {
-        State(name.bits() | State::QUEUED)
+    fn queued(name: Name) -> SlotState {
+        SlotState(name.bits() | SlotState::QUEUED)
     }
 
     /// Nobody. The next one will be of that generation, and the next free slot is that one.
     #[inline]
-    fn free(generation: Generation, next: u32) -> State {
-        State(State::FREE | Name::new(0, next, generation).bits())
+    fn free(generation: Generation, next: u32) -> SlotState {
+        SlotState(SlotState::FREE | Name::new(0, next, generation).bits())
     }
 
     /// What a free slot was given.
@@ -49,7 +49,7 @@ impl State {
 const NONE: u32 = Name::NO_SLOT;
 
 pub(crate) struct TaskTable {
-    slots: Vec<Slot>,
+    slots: Vec<TaskSlot>,
     /// Freed slots wait in line: reusing the latest first would wrap a hot slot's generation within seconds.
     free_head: u32,
     free_tail: u32,
@@ -80,9 +80,9 @@ impl TaskTable {
     }
 
     #[inline]
-    fn slot(&mut self, name: Name) -> Option<&mut Slot> {
+    fn slot(&mut self, name: Name) -> Option<&mut TaskSlot> {
         let slot = self.slots.get_mut(name.slot() as usize)?;
-        (slot.state == State::idle(name) || slot.state == State::queued(name)).then_some(slot)
+        (slot.state == SlotState::idle(name) || slot.state == SlotState::queued(name)).then_some(slot)
     }
 
     #[inline]
@@ -94,8 +94,8 @@ impl TaskTable {
     #[inline]
     pub(crate) fn queue(&mut self, name: Name) -> bool {
         match self.slots.get_mut(name.slot() as usize) {
-            Some(slot) if slot.state == State::idle(name) => {
-                slot.state = State::queued(name);
+            Some(slot) if slot.state == SlotState::idle(name) => {
+                slot.state = SlotState::queued(name);
                 true
             }
             _ => false,
@@ -103,17 +103,17 @@ impl TaskTable {
     }
 
     pub(crate) fn is_queued(&mut self, name: Name) -> bool {
-        self.slots.get(name.slot() as usize).is_some_and(|slot| slot.state == State::queued(name))
+        self.slots.get(name.slot() as usize).is_some_and(|slot| slot.state == SlotState::queued(name))
     }
 
     /// The task's turn has come: it is no longer queued. `None`: it has ended meanwhile.
     #[inline]
     pub(crate) fn dequeue(&mut self, name: Name) -> Option<&TaskRef> {
         let slot = self.slots.get_mut(name.slot() as usize)?;
-        if slot.state != State::queued(name) {
+        if slot.state != SlotState::queued(name) {
             return None;
         }
-        slot.state = State::idle(name);
+        slot.state = SlotState::idle(name);
         slot.task.as_ref()
     }
 
@@ -143,7 +143,7 @@ impl TaskTable {
         let name = Name::new(self.loop_id, index, slot.state.parts().0);
         let (ours, theirs) = TaskRef::new_pair::<F, J>(future, name, self.loop_serial, self.made, location, context);
         slot.task = Some(ours);
-        slot.state = State::queued(name);
+        slot.state = SlotState::queued(name);
         theirs
     }
 
@@ -161,7 +161,7 @@ impl TaskTable {
     fn add_slot(&mut self) {
         assert!(self.slots.len() < SLOTS_MAX, "a loop holds at most {SLOTS_MAX} tasks; let some end first");
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { task: None, state: State::free(self.first_generation, NONE) });
+        self.slots.push(TaskSlot { task: None, state: SlotState::free(self.first_generation, NONE) });
         (self.free_head, self.free_tail) = (index, index);
     }
 
@@ -170,13 +170,13 @@ impl TaskTable {
     pub(crate) fn remove(&mut self, name: Name) -> Option<TaskRef> {
         let slot = self.slot(name)?;
         let task = slot.task.take();
-        slot.state = State::free(name.generation().next(), NONE);
+        slot.state = SlotState::free(name.generation().next(), NONE);
         let index = name.slot();
         if self.free_tail == NONE {
             self.free_head = index;
         } else {
             let tail = &mut self.slots[self.free_tail as usize].state;
-            *tail = State::free(tail.parts().0, index);
+            *tail = SlotState::free(tail.parts().0, index);
         }
         self.free_tail = index;
         self.alive -= 1;

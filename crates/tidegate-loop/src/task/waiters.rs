@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use crate::context::Snapshot;
-use crate::kernel::State;
+use crate::kernel::RunState;
 use crate::kernel::current;
 use crate::runtime::callback::Callback;
 
@@ -66,7 +66,7 @@ impl<A: Clone + 'static> DoneCallback<A> {
         let callback = Callback::new(Box::new(move || call(&subject)), context, location);
         // A loop that is gone or closed calls nobody any more.
         current::on(loop_serial, |kernel| {
-            if kernel.state.get() != State::Closed {
+            if kernel.state.get() != RunState::Closed {
                 kernel.push_call(Rc::new(callback));
             }
         });
@@ -75,7 +75,7 @@ impl<A: Clone + 'static> DoneCallback<A> {
 
 /// Those who wait, in the order they came.
 pub(crate) struct Waiters<A> {
-    line: Line<A>,
+    line: WaiterLine<A>,
 }
 
 thread_local! {
@@ -84,7 +84,7 @@ thread_local! {
 }
 
 /// Mostly there is only one.
-enum Line<A> {
+enum WaiterLine<A> {
     Empty,
     One(Waiter<A>),
     Many(Vec<Waiter<A>>),
@@ -93,7 +93,7 @@ enum Line<A> {
 impl<A> Default for Waiters<A> {
     #[inline]
     fn default() -> Self {
-        Waiters { line: Line::Empty }
+        Waiters { line: WaiterLine::Empty }
     }
 }
 
@@ -101,9 +101,9 @@ impl<A: Clone + 'static> Waiters<A> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         match &self.line {
-            Line::Empty => true,
-            Line::One(_) => false,
-            Line::Many(waiters) => waiters.is_empty(),
+            WaiterLine::Empty => true,
+            WaiterLine::One(_) => false,
+            WaiterLine::Many(waiters) => waiters.is_empty(),
         }
     }
 
@@ -113,11 +113,11 @@ impl<A: Clone + 'static> Waiters<A> {
         LAST_ID.set(id);
         let waiter = make(id);
         match &mut self.line {
-            Line::Empty => self.line = Line::One(waiter),
-            Line::Many(waiters) => waiters.push(waiter),
-            Line::One(_) => {
-                if let Line::One(first) = std::mem::replace(&mut self.line, Line::Empty) {
-                    self.line = Line::Many(vec![first, waiter]);
+            WaiterLine::Empty => self.line = WaiterLine::One(waiter),
+            WaiterLine::Many(waiters) => waiters.push(waiter),
+            WaiterLine::One(_) => {
+                if let WaiterLine::One(first) = std::mem::replace(&mut self.line, WaiterLine::Empty) {
+                    self.line = WaiterLine::Many(vec![first, waiter]);
                 }
             }
         }
@@ -142,9 +142,9 @@ impl<A: Clone + 'static> Waiters<A> {
 
     fn as_mut_slice(&mut self) -> &mut [Waiter<A>] {
         match &mut self.line {
-            Line::Empty => &mut [],
-            Line::One(waiter) => std::slice::from_mut(waiter),
-            Line::Many(waiters) => waiters,
+            WaiterLine::Empty => &mut [],
+            WaiterLine::One(waiter) => std::slice::from_mut(waiter),
+            WaiterLine::Many(waiters) => waiters,
         }
     }
 
@@ -152,9 +152,9 @@ impl<A: Clone + 'static> Waiters<A> {
     pub(crate) fn remove(&mut self, id: u64) -> Option<Waiter<A>> {
         let at = self.as_mut_slice().iter().position(|waiter| waiter.id() == id)?;
         match &mut self.line {
-            Line::Many(waiters) => Some(waiters.remove(at)),
-            line => match std::mem::replace(line, Line::Empty) {
-                Line::One(waiter) => Some(waiter),
+            WaiterLine::Many(waiters) => Some(waiters.remove(at)),
+            line => match std::mem::replace(line, WaiterLine::Empty) {
+                WaiterLine::One(waiter) => Some(waiter),
                 _ => unreachable!("found there just now"),
             },
         }
@@ -164,9 +164,9 @@ impl<A: Clone + 'static> Waiters<A> {
     #[inline]
     pub(crate) fn fire(self, loop_serial: u32, subject: &A) {
         match self.line {
-            Line::Empty => {}
-            Line::One(waiter) => waiter.fire(loop_serial, subject),
-            Line::Many(waiters) => {
+            WaiterLine::Empty => {}
+            WaiterLine::One(waiter) => waiter.fire(loop_serial, subject),
+            WaiterLine::Many(waiters) => {
                 for waiter in waiters {
                     waiter.fire(loop_serial, subject);
                 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as PollContext, Poll, Waker};
 
 use super::held::Held;
-use super::pool::Shared;
+use super::pool::PoolShared;
 use crate::context::Carried;
 use crate::kernel::current;
 use crate::observe::report::{Report, ReportKind};
@@ -86,12 +86,12 @@ pub(super) trait Work: Send {
 }
 
 /// Where a result is left.
-struct Slot<R> {
+struct JobSlot<R> {
     name: JobName,
-    inner: Mutex<Inner<R>>,
+    inner: Mutex<JobSlotInner<R>>,
 }
 
-struct Inner<R> {
+struct JobSlotInner<R> {
     result: Option<Result<R, JobError>>,
     waker: Option<Waker>,
     /// The awaiter is gone; a result is to be dropped at home.
@@ -102,14 +102,14 @@ struct Inner<R> {
     home: Option<RemoteHandle>,
 }
 
-impl<R> Slot<R> {
-    fn lock(&self) -> MutexGuard<'_, Inner<R>> {
+impl<R> JobSlot<R> {
+    fn lock(&self) -> MutexGuard<'_, JobSlotInner<R>> {
         // Nothing foreign runs under this lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<R: Send + 'static> Slot<R> {
+impl<R: Send + 'static> JobSlot<R> {
     fn settle(&self, result: Result<R, JobError>) {
         let mut inner = self.lock();
         if inner.abandoned {
@@ -142,7 +142,7 @@ impl<R: Send + 'static> Slot<R> {
     }
 }
 
-impl<R: Send> Held for Slot<R> {
+impl<R: Send> Held for JobSlot<R> {
     fn is_settled(&self) -> bool {
         let inner = self.lock();
         inner.result.is_some() || inner.abandoned
@@ -180,7 +180,7 @@ fn drop_unseen<R>(result: Result<R, JobError>, name: &JobName) {
 struct Job<F, R: Send + 'static> {
     work: Option<(F, Carried)>,
     result: Option<Result<R, JobError>>,
-    slot: Arc<Slot<R>>,
+    slot: Arc<JobSlot<R>>,
 }
 
 impl<F, R> Work for Job<F, R>
@@ -226,8 +226,8 @@ impl<F, R: Send + 'static> Drop for Job<F, R> {
 /// ```
 #[must_use = "dropped, a job that has not begun is not run"]
 pub struct ThreadJob<R: Send + 'static> {
-    slot: Arc<Slot<R>>,
-    pool: Arc<Shared>,
+    slot: Arc<JobSlot<R>>,
+    pool: Arc<PoolShared>,
     /// Its place in the pool's line; `None` when it never had one.
     id: Option<u64>,
     fetched: bool,
@@ -241,12 +241,18 @@ pub(super) struct Ends<R: Send + 'static> {
 }
 
 impl<R: Send + 'static> ThreadJob<R> {
-    pub(super) fn ends<F>(pool: &Arc<Shared>, name: JobName, home: Option<RemoteHandle>, held: bool, work: F) -> Ends<R>
+    pub(super) fn ends<F>(
+        pool: &Arc<PoolShared>,
+        name: JobName,
+        home: Option<RemoteHandle>,
+        held: bool,
+        work: F,
+    ) -> Ends<R>
     where
         F: FnOnce() -> R + Send + 'static,
     {
-        let inner = Inner { result: None, waker: None, abandoned: false, held, home };
-        let slot = Arc::new(Slot { name, inner: Mutex::new(inner) });
+        let inner = JobSlotInner { result: None, waker: None, abandoned: false, held, home };
+        let slot = Arc::new(JobSlot { name, inner: Mutex::new(inner) });
         let held: Option<Arc<dyn Held>> = if held { Some(slot.clone()) } else { None };
         let work = Job { work: Some((work, Carried::current())), result: None, slot: slot.clone() };
         let job = ThreadJob { slot, pool: pool.clone(), id: None, fetched: false };

@@ -61,16 +61,16 @@ where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
-    ToThread { state: State::New { job, name: None, location: Location::caller() } }
+    ToThread { state: ToThreadState::New { job, name: None, location: Location::caller() } }
 }
 
 /// The future of [`to_thread`].
 #[must_use = "futures do nothing unless polled"]
 pub struct ToThread<F, R: Send + 'static> {
-    state: State<F, R>,
+    state: ToThreadState<F, R>,
 }
 
-enum State<F, R: Send + 'static> {
+enum ToThreadState<F, R: Send + 'static> {
     New { job: F, name: Option<Arc<str>>, location: &'static Location<'static> },
     Moving,
     Begun(ThreadJob<R>),
@@ -84,7 +84,7 @@ impl<F, R: Send + 'static> ToThread<F, R> {
     /// run(async { to_thread(|| ()).name("nothing").await.unwrap() }).unwrap();
     /// ```
     pub fn name(mut self, text: impl Into<Arc<str>>) -> Self {
-        if let State::New { name, .. } = &mut self.state {
+        if let ToThreadState::New { name, .. } = &mut self.state {
             *name = Some(text.into());
         }
         self
@@ -102,17 +102,17 @@ where
     type Output = Result<R, JobError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
-        let state = std::mem::replace(&mut self.state, State::Moving);
+        let state = std::mem::replace(&mut self.state, ToThreadState::Moving);
         let mut begun = match state {
-            State::New { job, name, location } => {
+            ToThreadState::New { job, name, location } => {
                 let handle = LoopHandle::current();
                 handle.kernel.thread_pool().submit(Some(&handle.kernel), JobName::here(name, location), job)
             }
-            State::Begun(job) => job,
-            State::Moving => panic!("to_thread found no loop to run on and cannot be awaited again"),
+            ToThreadState::Begun(job) => job,
+            ToThreadState::Moving => panic!("to_thread found no loop to run on and cannot be awaited again"),
         };
         let polled = Pin::new(&mut begun).poll(cx);
-        self.state = State::Begun(begun);
+        self.state = ToThreadState::Begun(begun);
         polled
     }
 }

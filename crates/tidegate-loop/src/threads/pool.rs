@@ -86,7 +86,7 @@ impl ThreadPoolBuilder {
     /// assert_eq!(pool.stats().threads, 0);
     /// ```
     pub fn build(self) -> ThreadPool {
-        let state = State {
+        let state = PoolState {
             queue: Queue::new(),
             running: Vec::new(),
             threads: 0,
@@ -98,7 +98,7 @@ impl ThreadPoolBuilder {
             removed: 0,
             panicked: 0,
         };
-        let shared = Shared { setup: self, state: Mutex::new(state), work: Condvar::new(), left: Condvar::new() };
+        let shared = PoolShared { setup: self, state: Mutex::new(state), work: Condvar::new(), left: Condvar::new() };
         ThreadPool { owner: Arc::new(Owner { shared: Arc::new(shared) }) }
     }
 }
@@ -125,7 +125,7 @@ pub struct ThreadPool {
 
 /// The threads hold the shared part; when this one goes, nobody can hand them anything any more.
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 impl Drop for Owner {
@@ -134,16 +134,16 @@ impl Drop for Owner {
     }
 }
 
-pub(crate) struct Shared {
+pub(crate) struct PoolShared {
     setup: ThreadPoolBuilder,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// There is a job, or the pool is closed.
     work: Condvar,
     /// A thread has left.
     left: Condvar,
 }
 
-struct State {
+struct PoolState {
     queue: Queue,
     running: Vec<Running>,
     threads: usize,
@@ -347,7 +347,7 @@ impl fmt::Debug for ThreadPool {
     }
 }
 
-impl State {
+impl PoolState {
     fn running_jobs(&self) -> Vec<RunningJob> {
         let now = clock::machine_now();
         let mut running: Vec<&Running> = self.running.iter().collect();
@@ -362,8 +362,8 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // Nothing foreign runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -416,7 +416,7 @@ impl Shared {
                     break;
                 }
                 state.idle += 1;
-                let nothing = |state: &mut State| state.queue.len() == 0 && !state.closed;
+                let nothing = |state: &mut PoolState| state.queue.len() == 0 && !state.closed;
                 let (woken, waited) = self
                     .work
                     .wait_timeout_while(state, self.setup.idle_after, nothing)

@@ -10,12 +10,12 @@ const EMPTY_MAX: usize = 64;
 
 pub(super) struct Queue {
     /// In the order of their ids. A place is empty when its job was taken out.
-    places: VecDeque<Place>,
+    places: VecDeque<QueuePlace>,
     jobs: usize,
     next_id: u64,
 }
 
-struct Place {
+struct QueuePlace {
     id: u64,
     job: Option<Queued>,
 }
@@ -38,7 +38,7 @@ impl Queue {
     pub(super) fn push(&mut self, name: JobName, work: Box<dyn Work>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.places.push_back(Place { id, job: Some(Queued { id, name, work }) });
+        self.places.push_back(QueuePlace { id, job: Some(Queued { id, name, work }) });
         self.jobs += 1;
         id
     }

@@ -27,7 +27,7 @@ use crate::task::raw::Waiting;
 /// ```
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
-    Sleep { state: State::After(duration), _here: PhantomData }
+    Sleep { state: SleepState::After(duration), _here: PhantomData }
 }
 
 /// Waits until `deadline`; if that has passed it only yields.
@@ -46,11 +46,11 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// ```
 #[inline]
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { state: State::At(deadline), _here: PhantomData }
+    Sleep { state: SleepState::At(deadline), _here: PhantomData }
 }
 
 /// One enum, not two: the smaller a sleep is, the less there is to move into place.
-enum State {
+enum SleepState {
     /// Not polled yet.
     After(Duration),
     At(Instant),
@@ -75,7 +75,7 @@ fn wake_job(waker: &Waker) -> TimerJob {
 /// The future of [`sleep`] and [`sleep_until`]. Belongs to the loop it was first polled on.
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
-    state: State,
+    state: SleepState,
     /// Keeps it on its thread: it knows its loop by number only.
     _here: PhantomData<*const ()>,
 }
@@ -85,11 +85,11 @@ impl Sleep {
         current::with(|kernel| {
             let kernel = kernel.expect(NO_LOOP);
             let deadline = match self.state {
-                State::After(duration) => kernel.now().saturating_add(nanos_of(duration)),
-                State::At(deadline) => {
+                SleepState::After(duration) => kernel.now().saturating_add(nanos_of(duration)),
+                SleepState::At(deadline) => {
                     let deadline = kernel.clock.nanos(deadline);
                     if deadline <= kernel.now() {
-                        self.state = State::Yielded;
+                        self.state = SleepState::Yielded;
                         kernel.give_turn_away(waker);
                         return Poll::Pending;
                     }
@@ -99,7 +99,7 @@ impl Sleep {
             };
             let key = kernel.timers.borrow_mut().arm(deadline, wake_job(waker));
             kernel.watch.timer_armed(kernel, deadline, None);
-            self.state = State::Armed { loop_serial: kernel.registration.serial, key };
+            self.state = SleepState::Armed { loop_serial: kernel.registration.serial, key };
             if let Some(task) = kernel.current_task() {
                 task.wait_for(Waiting::TIMER);
             }
@@ -110,7 +110,7 @@ impl Sleep {
     /// A function of its own, so that what only yields stays small enough to become part of its caller.
     #[inline(never)]
     fn poll_timer(&mut self, waker: &Waker) -> Poll<()> {
-        let State::Armed { loop_serial, key } = self.state else { return self.start(waker) };
+        let SleepState::Armed { loop_serial, key } = self.state else { return self.start(waker) };
         let stale = current::on(loop_serial, |kernel| {
             let mut timers = kernel.timers.borrow_mut();
             match timers.job_mut(key) {
@@ -124,7 +124,7 @@ impl Sleep {
         let stale = stale.expect("a sleep is polled on its loop's thread, while the loop is there");
         match stale {
             None => {
-                self.state = State::Done;
+                self.state = SleepState::Done;
                 Poll::Ready(())
             }
             Some(old_job) => {
@@ -150,13 +150,13 @@ impl Future for Sleep {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<()> {
         match self.state {
-            State::After(Duration::ZERO) => {
-                self.state = State::Yielded;
+            SleepState::After(Duration::ZERO) => {
+                self.state = SleepState::Yielded;
                 current::with(|kernel| kernel.expect(NO_LOOP).give_turn_away(cx.waker()));
                 Poll::Pending
             }
-            State::Yielded | State::Done => {
-                self.state = State::Done;
+            SleepState::Yielded | SleepState::Done => {
+                self.state = SleepState::Done;
                 Poll::Ready(())
             }
             _ => self.poll_timer(cx.waker()),
@@ -167,7 +167,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        if let State::Armed { loop_serial, key } = self.state {
+        if let SleepState::Armed { loop_serial, key } = self.state {
             Sleep::disarm(loop_serial, key);
         }
     }

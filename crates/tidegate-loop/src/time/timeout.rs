@@ -19,7 +19,7 @@ use crate::kernel::timers::TimerKey;
 use crate::kernel::{Kernel, TimerJob};
 use crate::runtime::callback::Callback;
 use crate::runtime::event_loop::LoopHandle;
-use crate::task::cancel::{self, Place};
+use crate::task::cancel::{self, CatchFrame};
 use crate::task::raw::TaskRef;
 use crate::task::{JoinError, JoinHandle, Outcome};
 
@@ -56,7 +56,7 @@ impl std::error::Error for Elapsed {}
 /// ```
 #[inline]
 pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
-    Timeout { future: Some(future), phase: Phase::New(Limit::After(limit)), place: Place::OUTSIDE }
+    Timeout { future: Some(future), phase: TimeoutPhase::New(Limit::After(limit)), place: CatchFrame::OUTSIDE }
 }
 
 /// Awaits `future` until `deadline` at the latest; otherwise as [`timeout`].
@@ -70,7 +70,7 @@ pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
 /// .unwrap();
 /// ```
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
-    Timeout { future: Some(future), phase: Phase::New(Limit::At(deadline)), place: Place::OUTSIDE }
+    Timeout { future: Some(future), phase: TimeoutPhase::New(Limit::At(deadline)), place: CatchFrame::OUTSIDE }
 }
 
 /// Awaits a task for at most `limit`; when time runs out the task is cancelled, and this fails once it has cleaned up.
@@ -193,7 +193,7 @@ impl Deadline {
     /// .unwrap();
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> Timeout<F> {
-        Timeout { future: Some(future), phase: Phase::Scope(self.clone()), place: Place::OUTSIDE }
+        Timeout { future: Some(future), phase: TimeoutPhase::Scope(self.clone()), place: CatchFrame::OUTSIDE }
     }
 
     /// Moves it, while the scope runs; `None`: not until the next call. Does nothing once it has expired or ended.
@@ -203,7 +203,7 @@ impl Deadline {
     /// ```
     pub fn reschedule(&self, when: Option<Instant>) {
         let Some(task) = self.cell.task.borrow().clone() else { return };
-        if self.cell.stage.get() != Stage::Entered {
+        if self.cell.stage.get() != DeadlineStage::Entered {
             return;
         }
         current::on(task.loop_serial, |kernel| {
@@ -220,7 +220,7 @@ impl Deadline {
     /// assert!(!tidegate_loop::Deadline::never().expired());
     /// ```
     pub fn expired(&self) -> bool {
-        matches!(self.cell.stage.get(), Stage::Expiring | Stage::Expired)
+        matches!(self.cell.stage.get(), DeadlineStage::Expiring | DeadlineStage::Expired)
     }
 }
 
@@ -231,7 +231,7 @@ impl fmt::Debug for Deadline {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Stage {
+enum DeadlineStage {
     #[default]
     Created,
     Entered,
@@ -254,7 +254,7 @@ enum Armed {
 #[derive(Default)]
 pub(crate) struct DeadlineCell {
     task: RefCell<Option<TaskRef>>,
-    stage: Cell<Stage>,
+    stage: Cell<DeadlineStage>,
     armed: Cell<Armed>,
     /// The requests the task had when the scope was entered: what is more is not ours.
     cancels: Cell<u16>,
@@ -262,9 +262,9 @@ pub(crate) struct DeadlineCell {
 
 impl DeadlineCell {
     fn enter(&self, task: TaskRef) {
-        assert!(self.stage.get() == Stage::Created, "a deadline is used once; make another for the next scope");
+        assert!(self.stage.get() == DeadlineStage::Created, "a deadline is used once; make another for the next scope");
         self.cancels.set(task.cancels.get());
-        self.stage.set(Stage::Entered);
+        self.stage.set(DeadlineStage::Entered);
         *self.task.borrow_mut() = Some(task);
     }
 
@@ -300,8 +300,8 @@ impl DeadlineCell {
     /// Time has run out.
     pub(crate) fn expire(&self, kernel: &Kernel) {
         self.armed.set(Armed::No);
-        if self.stage.get() == Stage::Entered {
-            self.stage.set(Stage::Expiring);
+        if self.stage.get() == DeadlineStage::Entered {
+            self.stage.set(DeadlineStage::Expiring);
             let task = self.task.borrow().clone();
             if let Some(task) = task {
                 cancel::request(kernel, &task);
@@ -313,11 +313,11 @@ impl DeadlineCell {
     fn leave(&self) -> bool {
         let Some(task) = self.task.borrow_mut().take() else { return false };
         current::on(task.loop_serial, |kernel| self.disarm(kernel));
-        if self.stage.get() != Stage::Expiring {
-            self.stage.set(Stage::Left);
+        if self.stage.get() != DeadlineStage::Expiring {
+            self.stage.set(DeadlineStage::Left);
             return false;
         }
-        self.stage.set(Stage::Expired);
+        self.stage.set(DeadlineStage::Expired);
         let ours = cancel::take_back(&task) <= u32::from(self.cancels.get());
         if ours {
             cancel::forget(&task);
@@ -333,14 +333,14 @@ pin_project! {
         // Gone when the time-out has been decided.
         #[pin]
         future: Option<F>,
-        phase: Phase,
-        place: Place,
+        phase: TimeoutPhase,
+        place: CatchFrame,
     }
 
     impl<F> PinnedDrop for Timeout<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let Phase::Entered(cell) = this.phase {
+            if let TimeoutPhase::Entered(cell) = this.phase {
                 // What marked it was its own request, if that was the only one; it goes with it.
                 if cell.leave() {
                     this.place.leave();
@@ -350,7 +350,7 @@ pin_project! {
     }
 }
 
-enum Phase {
+enum TimeoutPhase {
     /// Not polled yet.
     New(Limit),
     Scope(Deadline),
@@ -367,7 +367,7 @@ impl<F: Future> Future for Timeout<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut PollContext<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         match &this.phase {
-            Phase::New(limit) => {
+            TimeoutPhase::New(limit) => {
                 let limit = *limit;
                 current::with(|kernel| {
                     let kernel = kernel.expect("timeout needs a running loop: await it inside run(...)");
@@ -377,7 +377,7 @@ impl<F: Future> Future for Timeout<F> {
                     };
                     if due {
                         // Its place in the queue is before anything the future queues.
-                        *this.phase = Phase::Entered(enter(kernel, Rc::default(), Some(limit)));
+                        *this.phase = TimeoutPhase::Entered(enter(kernel, Rc::default(), Some(limit)));
                         this.place.enter(None);
                         return poll_entered(this.future, this.phase, this.place, cx);
                     }
@@ -389,7 +389,7 @@ impl<F: Future> Future for Timeout<F> {
                     let depth = cancel::depth_of(kernel);
                     let future = this.future.as_mut().as_pin_mut().expect("not polled before");
                     if let Poll::Ready(output) = future.poll(cx) {
-                        *this.phase = Phase::Ready;
+                        *this.phase = TimeoutPhase::Ready;
                         this.future.set(None);
                         return Poll::Ready(Ok(output));
                     }
@@ -399,24 +399,24 @@ impl<F: Future> Future for Timeout<F> {
                     let key = kernel.timers.borrow_mut().arm_as(when, sequence, TimerJob::Expire(cell.clone()));
                     kernel.watch.timer_armed(kernel, when, None);
                     cell.armed.set(Armed::Timer(key));
-                    *this.phase = Phase::Entered(cell);
+                    *this.phase = TimeoutPhase::Entered(cell);
                     this.place.enter(Some(depth));
                     this.place.remember(cx.waker());
                     Poll::Pending
                 })
             }
-            Phase::Scope(deadline) => {
+            TimeoutPhase::Scope(deadline) => {
                 let Deadline { cell, limit } = deadline.clone();
                 current::with(|kernel| {
                     let kernel = kernel.expect("a deadline needs a running loop: await its scope inside run(...)");
-                    *this.phase = Phase::Entered(enter(kernel, cell, limit));
+                    *this.phase = TimeoutPhase::Entered(enter(kernel, cell, limit));
                 });
                 this.place.enter(None);
                 poll_entered(this.future, this.phase, this.place, cx)
             }
-            Phase::Entered(_) => poll_entered(this.future, this.phase, this.place, cx),
-            Phase::Unwinding => Poll::Pending,
-            Phase::Ready => panic!("Timeout polled after it was ready"),
+            TimeoutPhase::Entered(_) => poll_entered(this.future, this.phase, this.place, cx),
+            TimeoutPhase::Unwinding => Poll::Pending,
+            TimeoutPhase::Ready => panic!("Timeout polled after it was ready"),
         }
     }
 }
@@ -434,8 +434,8 @@ fn enter(kernel: &Kernel, cell: Rc<DeadlineCell>, limit: Option<Limit>) -> Rc<De
 
 fn poll_entered<F: Future>(
     mut future: Pin<&mut Option<F>>,
-    phase: &mut Phase,
-    place: &mut Place,
+    phase: &mut TimeoutPhase,
+    place: &mut CatchFrame,
     cx: &mut PollContext<'_>,
 ) -> Poll<Result<F::Output, Elapsed>> {
     if !place.is_marked() {
@@ -460,14 +460,14 @@ fn poll_entered<F: Future>(
     if leave(phase) {
         return Poll::Ready(Err(Elapsed));
     }
-    *phase = Phase::Unwinding;
+    *phase = TimeoutPhase::Unwinding;
     cancel::raise_here();
     Poll::Pending
 }
 
-fn leave(phase: &mut Phase) -> bool {
-    match std::mem::replace(phase, Phase::Ready) {
-        Phase::Entered(cell) => cell.leave(),
+fn leave(phase: &mut TimeoutPhase) -> bool {
+    match std::mem::replace(phase, TimeoutPhase::Ready) {
+        TimeoutPhase::Entered(cell) => cell.leave(),
         _ => false,
     }
 }

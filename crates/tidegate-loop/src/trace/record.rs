@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Trace;
-use crate::observe::{CallbackRef, Event, Observer, WaitsFor};
+use crate::observe::{CallbackRef, LoopEvent, Observer, WaitsFor};
 use crate::task::{Outcome, Task, TaskId};
 
 /// An [`Observer`] that remembers. Clones share what they remember: give one to the loop and keep one.
@@ -99,7 +99,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl Observer for Recorder {
-    fn observe(&mut self, at: Duration, event: &Event<'_>) {
+    fn observe(&mut self, at: Duration, event: &LoopEvent<'_>) {
         self.log.borrow_mut().observe(at, event);
     }
 }
@@ -157,7 +157,7 @@ impl fmt::Display for Actor {
     }
 }
 
-/// What happened; the counterpart of [`Event`], free of the loop. Prints as a phrase whose subject is the record's
+/// What happened; the counterpart of [`LoopEvent`], free of the loop. Prints as a phrase whose subject is the record's
 /// actor.
 ///
 /// ```
@@ -167,7 +167,7 @@ impl fmt::Display for Actor {
 /// assert_eq!(said.map(|record| record.what.to_string()).next().unwrap(), "says: 1");
 /// ```
 #[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "each is documented where it comes from, in Event")]
+#[expect(missing_docs, reason = "each is documented where it comes from, in LoopEvent")]
 #[non_exhaustive]
 pub enum What {
     RunStarted { virtual_time: bool, strict: bool, seed: Option<u64> },
@@ -410,10 +410,10 @@ impl fmt::Display for Span {
 }
 
 impl Log {
-    fn observe(&mut self, at: Duration, event: &Event<'_>) {
+    fn observe(&mut self, at: Duration, event: &LoopEvent<'_>) {
         self.enter(event);
         let what = self.what(event);
-        let (by, tick) = (self.actor(), self.tick + u64::from(matches!(event, Event::Polled { .. })));
+        let (by, tick) = (self.actor(), self.tick + u64::from(matches!(event, LoopEvent::Polled { .. })));
         self.leave(event);
         if self.limit.is_some_and(|limit| self.records.len() >= limit) {
             self.records.pop_front();
@@ -425,23 +425,23 @@ impl Log {
     }
 
     /// Who begins to run with this event.
-    fn enter(&mut self, event: &Event<'_>) {
+    fn enter(&mut self, event: &LoopEvent<'_>) {
         match event {
-            Event::Tick { number, .. } => {
+            LoopEvent::Tick { number, .. } => {
                 self.tick = *number;
                 self.running.clear();
                 self.timer_runs = false;
             }
-            Event::StepStarted { task } => {
+            LoopEvent::StepStarted { task } => {
                 let task = self.task(task);
                 self.begin(Actor::Task(task));
             }
-            Event::CallbackStarted { callback } => {
+            LoopEvent::CallbackStarted { callback } => {
                 let callback = self.callback(*callback);
                 self.begin(Actor::Callback(callback));
             }
-            Event::TimerFired { .. } => self.timer_runs = true,
-            Event::Polled { .. } | Event::RunEnded => self.timer_runs = false,
+            LoopEvent::TimerFired { .. } => self.timer_runs = true,
+            LoopEvent::Polled { .. } | LoopEvent::RunEnded => self.timer_runs = false,
             _ => {}
         }
     }
@@ -452,14 +452,14 @@ impl Log {
     }
 
     /// Who has stopped running with this event.
-    fn leave(&mut self, event: &Event<'_>) {
+    fn leave(&mut self, event: &LoopEvent<'_>) {
         match event {
-            Event::StepEnded { .. } => drop(self.running.pop()),
-            Event::CallbackFinished { callback } => {
+            LoopEvent::StepEnded { .. } => drop(self.running.pop()),
+            LoopEvent::CallbackFinished { callback } => {
                 self.running.pop();
                 self.callbacks.remove(&callback.key);
             }
-            Event::Finished { task, .. } => drop(self.tasks.remove(&task.id())),
+            LoopEvent::Finished { task, .. } => drop(self.tasks.remove(&task.id())),
             _ => {}
         }
     }
@@ -472,33 +472,33 @@ impl Log {
         }
     }
 
-    fn what(&mut self, event: &Event<'_>) -> What {
+    fn what(&mut self, event: &LoopEvent<'_>) -> What {
         match event {
-            Event::RunStarted { virtual_time, strict, seed } => {
+            LoopEvent::RunStarted { virtual_time, strict, seed } => {
                 What::RunStarted { virtual_time: *virtual_time, strict: *strict, seed: *seed }
             }
-            Event::StopRequested => What::StopRequested,
-            Event::RunEnded => What::RunEnded,
-            Event::Closing => What::Closing,
-            Event::Tick { ready, .. } => What::Tick { ready: *ready },
-            Event::Polled { timeout, events } => What::Polled { timeout: *timeout, events: *events },
-            Event::Created { task } => What::Created(self.task(task)),
-            Event::Woken { task } => What::Woken(self.task(task)),
-            Event::StepStarted { task } => What::StepStarted(self.task(task)),
-            Event::Suspended { task, on } => What::Suspended { task: self.renamed(task), on: on.clone() },
-            Event::Finished { task, outcome } => What::Finished { task: self.renamed(task), outcome: *outcome },
-            Event::StepEnded { task } => What::StepEnded(self.ended(task)),
-            Event::CancelRequested { task } => What::CancelRequested(self.task(task)),
-            Event::FutureSet { cancelled } => What::FutureSet { cancelled: *cancelled },
-            Event::TimerArmed { due, callback } => {
+            LoopEvent::StopRequested => What::StopRequested,
+            LoopEvent::RunEnded => What::RunEnded,
+            LoopEvent::Closing => What::Closing,
+            LoopEvent::Tick { ready, .. } => What::Tick { ready: *ready },
+            LoopEvent::Polled { timeout, events } => What::Polled { timeout: *timeout, events: *events },
+            LoopEvent::Created { task } => What::Created(self.task(task)),
+            LoopEvent::Woken { task } => What::Woken(self.task(task)),
+            LoopEvent::StepStarted { task } => What::StepStarted(self.task(task)),
+            LoopEvent::Suspended { task, on } => What::Suspended { task: self.renamed(task), on: on.clone() },
+            LoopEvent::Finished { task, outcome } => What::Finished { task: self.renamed(task), outcome: *outcome },
+            LoopEvent::StepEnded { task } => What::StepEnded(self.ended(task)),
+            LoopEvent::CancelRequested { task } => What::CancelRequested(self.task(task)),
+            LoopEvent::FutureSet { cancelled } => What::FutureSet { cancelled: *cancelled },
+            LoopEvent::TimerArmed { due, callback } => {
                 What::TimerArmed { due: *due, callback: callback.map(|callback| self.queued(callback)) }
             }
-            Event::TimerFired { task } => What::TimerFired { task: task.map(|task| self.task(task)) },
-            Event::CallbackQueued { callback } => What::CallbackQueued(self.queued(*callback)),
-            Event::CallbackStarted { callback } => What::CallbackStarted(self.callback(*callback)),
-            Event::CallbackFinished { callback } => What::CallbackFinished(self.callback(*callback)),
-            Event::Note { text } => What::Note((*text).into()),
-            Event::Slow { task, took } => What::Slow { task: task.map(|task| self.task(task)), took: *took },
+            LoopEvent::TimerFired { task } => What::TimerFired { task: task.map(|task| self.task(task)) },
+            LoopEvent::CallbackQueued { callback } => What::CallbackQueued(self.queued(*callback)),
+            LoopEvent::CallbackStarted { callback } => What::CallbackStarted(self.callback(*callback)),
+            LoopEvent::CallbackFinished { callback } => What::CallbackFinished(self.callback(*callback)),
+            LoopEvent::Note { text } => What::Note((*text).into()),
+            LoopEvent::Slow { task, took } => What::Slow { task: task.map(|task| self.task(task)), took: *took },
         }
     }
 

@@ -7,7 +7,7 @@ use std::future::pending;
 use std::rc::Rc;
 
 use tidegate_loop::{
-    Cancelled, Context, ContextVar, Duration, Future, LoopHandle, Task, catch_cancel, spawn, yield_now,
+    Cancelled, ContextVar, ContextVars, Deferred, Duration, LoopHandle, Task, catch_cancel, spawn, yield_now,
 };
 
 use std::future::IntoFuture as _;
@@ -93,7 +93,7 @@ fn c52_a_cancelled_task_is_cleaned_up_in_its_own_context() {
     let log = Log::new();
     let event_loop = strict();
     for (name, number) in [("before its first step", 1), ("at an await", 2), ("when the loop closes", 3)] {
-        Context::current().run(|| {
+        ContextVars::current().run(|| {
             VAR.set(number);
             let guard = OnDrop(log.clone(), name);
             let body = async move {
@@ -110,7 +110,7 @@ fn c52_a_cancelled_task_is_cleaned_up_in_its_own_context() {
             }
         });
     }
-    let given = Context::current();
+    let given = ContextVars::current();
     given.run(|| VAR.set(4));
     let guard = OnDrop(log.clone(), "in a context it was given");
     let body = async move {
@@ -132,10 +132,10 @@ fn c52_a_cancelled_task_is_cleaned_up_in_its_own_context() {
 
 #[test]
 fn c52_a_context_answers_for_itself_while_another_is_entered_inside_it() {
-    let outer = Context::current();
+    let outer = ContextVars::current();
     outer.run(|| {
         VAR.set(1);
-        let inner = Context::current();
+        let inner = ContextVars::current();
         inner.run(|| {
             VAR.set(2);
             assert_eq!((outer.get(&VAR), inner.get(&VAR)), (Some(1), Some(2)));
@@ -147,7 +147,7 @@ fn c52_a_context_answers_for_itself_while_another_is_entered_inside_it() {
 #[test]
 fn c52_a_task_given_a_context_writes_into_it() {
     run_strict(async {
-        let context = Context::current();
+        let context = ContextVars::current();
         let child = LoopHandle::current().task().context(&context).spawn(async {
             VAR.set(5);
             yield_now().await;
@@ -162,7 +162,7 @@ fn c52_a_task_given_a_context_writes_into_it() {
 fn c52_a_step_taken_inside_an_entered_context_is_in_the_tasks_own() {
     run_strict(async {
         VAR.set(1);
-        let entered = Context::current();
+        let entered = ContextVars::current();
         let child = entered.run(|| {
             VAR.set(2);
             let child = LoopHandle::current().task().eager().spawn(async {
@@ -179,10 +179,10 @@ fn c52_a_step_taken_inside_an_entered_context_is_in_the_tasks_own() {
     });
 }
 
-type Waiters = RefCell<VecDeque<(u64, Future<()>)>>;
+type Waiters = RefCell<VecDeque<(u64, Deferred<()>)>>;
 
 /// A place in line, numbered because futures have no identity of their own.
-fn join_line(line: &Waiters, next: &Cell<u64>) -> (u64, Future<()>) {
+fn join_line(line: &Waiters, next: &Cell<u64>) -> (u64, Deferred<()>) {
     let place = (next.replace(next.get() + 1), LoopHandle::current().create_future());
     line.borrow_mut().push_back(place.clone());
     place

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use tidegate_loop::{
-    CloseError, Duration, Event, EventLoop, LoopHandle, OnLoop, ReportKind, RunError, TimerHandle, WrongLoop,
+    CloseError, Duration, EventLoop, LoopEvent, LoopHandle, OnLoop, ReportKind, RunError, TimerHandle, WrongLoop,
     interrupt, yield_now,
 };
 
@@ -56,9 +56,9 @@ fn c03_in_one_tick_ready_handles_come_first_then_io_then_timers() {
 fn polls_and_ticks(event_loop: &LoopHandle) -> Log {
     let log = Log::new();
     let said = log.clone();
-    event_loop.set_observer(Tap(move |_, event: &Event<'_>| match event {
-        Event::Polled { timeout, .. } => said.say(format_args!("poll {timeout:?}")),
-        Event::Tick { .. } => said.say("tick"),
+    event_loop.set_observer(Tap(move |_, event: &LoopEvent<'_>| match event {
+        LoopEvent::Polled { timeout, .. } => said.say(format_args!("poll {timeout:?}")),
+        LoopEvent::Tick { .. } => said.say("tick"),
         _ => {}
     }));
     log

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use tidegate_loop::{Duration, Event, EventLoop, LoopHandle, Observer, Report, ReportKind};
+use tidegate_loop::{Duration, EventLoop, LoopEvent, LoopHandle, Observer, Report, ReportKind};
 
 /// What happened, in order. Shared by cloning.
 #[derive(Clone, Default)]
@@ -155,8 +155,8 @@ impl Reports {
 /// Calls its function with every event.
 pub(crate) struct Tap<F>(pub(crate) F);
 
-impl<F: FnMut(Duration, &Event<'_>)> Observer for Tap<F> {
-    fn observe(&mut self, at: Duration, event: &Event<'_>) {
+impl<F: FnMut(Duration, &LoopEvent<'_>)> Observer for Tap<F> {
+    fn observe(&mut self, at: Duration, event: &LoopEvent<'_>) {
         (self.0)(at, event);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::rc::Rc;
 
-use tidegate_loop::{Context, ContextVar, Task, interrupt};
+use tidegate_loop::{ContextVar, ContextVars, Task, interrupt};
 
 use super::exc::{Exc, python_bool, show};
 use super::world::{AnyHandle, Mark, World};
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    pub(crate) fn future(&self, place: Place) -> tidegate_loop::Future<i64> {
+    pub(crate) fn future(&self, place: Place) -> tidegate_loop::Deferred<i64> {
         self.futures.borrow()[place].clone()
     }
 
@@ -221,7 +221,7 @@ impl World {
                 self.write(who, format_args!("reset {var} {answer}"));
             }
             Action::CopyContext(place) => {
-                self.contexts.borrow_mut()[place] = Some(Context::current());
+                self.contexts.borrow_mut()[place] = Some(ContextVars::current());
                 self.write(who, "copy context");
             }
             ref other => unreachable!("{other:?} is no context's"),
@@ -233,7 +233,7 @@ fn value_of(var: usize) -> String {
     VARS[var].get().map_or_else(|| "None".into(), |value| value.to_string())
 }
 
-fn state_of(future: &tidegate_loop::Future<i64>) -> String {
+fn state_of(future: &tidegate_loop::Deferred<i64>) -> String {
     match future.result() {
         None => "pending".into(),
         Some(Err(tidegate_loop::FutureError::Cancelled)) => "cancelled".into(),

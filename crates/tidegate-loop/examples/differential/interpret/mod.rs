@@ -18,7 +18,9 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use tidegate_loop::{CleanupError, Duration, Event, EventLoop, Observer, ReportKind, RunError, Runner, TimerHandle};
+use tidegate_loop::{
+    CleanupError, Duration, EventLoop, LoopEvent, Observer, ReportKind, RunError, Runner, TimerHandle,
+};
 
 use crate::program::{Ending, Program, Start};
 use world::World;
@@ -59,8 +61,8 @@ impl Turns {
 }
 
 impl Observer for Turns {
-    fn observe(&mut self, _at: Duration, event: &Event<'_>) {
-        if let Event::Polled { timeout, .. } = event {
+    fn observe(&mut self, _at: Duration, event: &LoopEvent<'_>) {
+        if let LoopEvent::Polled { timeout, .. } = event {
             let clock_moved = *timeout != Some(Duration::ZERO);
             self.0.set(if clock_moved { 0 } else { self.0.get() + 1 });
         }

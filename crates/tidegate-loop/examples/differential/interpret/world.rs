@@ -6,7 +6,9 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tidegate_loop::{CallbackId, Context, Future, Handle, JoinHandle, LoopHandle, Outcome, Task, TimerHandle, Token};
+use tidegate_loop::{
+    CallbackId, ContextVars, Deferred, Handle, JoinHandle, LoopHandle, Outcome, Task, TimerHandle, Token,
+};
 
 use super::Turns;
 use super::exc::{Exc, show};
@@ -108,7 +110,7 @@ pub(crate) type VarToken = (usize, Token<i64>);
 /// A done-callback that can be taken back.
 pub(crate) enum Mark {
     Task(Task, CallbackId),
-    Future(Future<i64>, CallbackId),
+    Future(Deferred<i64>, CallbackId),
 }
 
 pub(crate) struct World {
@@ -119,11 +121,11 @@ pub(crate) struct World {
     log: RefCell<Vec<String>>,
     records: RefCell<Vec<Rc<Record>>>,
     pub(crate) tasks: RefCell<Vec<Option<Rc<Record>>>>,
-    pub(crate) futures: RefCell<Vec<Future<i64>>>,
+    pub(crate) futures: RefCell<Vec<Deferred<i64>>>,
     pub(crate) handles: RefCell<Vec<Option<AnyHandle>>>,
     pub(crate) marks: RefCell<Vec<Option<Mark>>>,
     pub(crate) tokens: RefCell<Vec<Option<VarToken>>>,
-    pub(crate) contexts: RefCell<Vec<Option<Context>>>,
+    pub(crate) contexts: RefCell<Vec<Option<ContextVars>>>,
     pub(crate) groups: RefCell<Vec<Option<Group>>>,
     pub(crate) shows_vars: bool,
     /// Which tasks a task waits for, by number.

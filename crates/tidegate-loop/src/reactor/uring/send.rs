@@ -21,7 +21,7 @@ pub(super) struct Sending {
     sent: usize,
     /// Written since.
     gathered: Vec<u8>,
-    state: State,
+    state: SendState,
     /// What sending failed with, for the next who writes.
     error: Option<Errno>,
     /// A writer was turned away, or got rid of a part only: to be told when there is room.
@@ -33,7 +33,7 @@ pub(super) struct Sending {
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SendState {
     #[default]
     Idle,
     /// In the list of those with bytes for the next submission.
@@ -43,12 +43,12 @@ enum State {
 
 impl Sending {
     pub(super) fn is_idle(&self) -> bool {
-        self.state == State::Idle
+        self.state == SendState::Idle
     }
 
     /// The peer has no room for what was written.
     pub(super) fn is_stuck(&self) -> bool {
-        self.state == State::InFlight
+        self.state == SendState::InFlight
     }
 
     pub(super) fn end(&mut self) {
@@ -56,7 +56,7 @@ impl Sending {
     }
 
     fn room(&mut self) -> &mut Vec<u8> {
-        if self.state == State::InFlight { &mut self.gathered } else { &mut self.flying }
+        if self.state == SendState::InFlight { &mut self.gathered } else { &mut self.flying }
     }
 
     fn fail(&mut self, error: Errno) {
@@ -64,7 +64,7 @@ impl Sending {
         self.flying = Vec::new();
         self.gathered = Vec::new();
         self.sent = 0;
-        self.state = State::Idle;
+        self.state = SendState::Idle;
     }
 }
 
@@ -93,8 +93,8 @@ impl Core {
         }
         let taken = room.len() - before;
         sending.full |= refused;
-        if taken > 0 && sending.state == State::Idle {
-            sending.state = State::Queued;
+        if taken > 0 && sending.state == SendState::Idle {
+            sending.state = SendState::Queued;
             self.unsent.push(key);
         }
         if taken == 0 && refused { Err(Errno::AGAIN) } else { Ok(taken) }
@@ -128,7 +128,7 @@ impl Core {
     fn send(&mut self, key: Key) {
         let Some(Op::Stream(stream)) = self.slots.get(key) else { return };
         let (fd, sending) = (stream.fd(), &mut stream.sending);
-        sending.state = State::InFlight;
+        sending.state = SendState::InFlight;
         let rest = &sending.flying[sending.sent..];
         // To wait for all: what the peer has no room for at once the kernel sends when it has.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
@@ -163,10 +163,10 @@ impl Core {
         sending.sent = 0;
         if !sending.gathered.is_empty() {
             std::mem::swap(&mut sending.flying, &mut sending.gathered);
-            sending.state = State::Queued;
+            sending.state = SendState::Queued;
             self.unsent.push(key);
         } else {
-            sending.state = State::Idle;
+            sending.state = SendState::Idle;
             if sending.flying.capacity() > KEPT_MAX {
                 sending.flying = Vec::new();
                 sending.gathered = Vec::new();

@@ -45,19 +45,19 @@ impl Key {
 
 /// A table whose keys go stale when their entry leaves.
 pub(super) struct Slots<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<RingSlot<T>>,
     /// The first vacant slot, which leads to the others.
     free: Option<u32>,
     taken: usize,
 }
 
-struct Slot<T> {
+struct RingSlot<T> {
     /// Of the entry that is here, or of the next one.
     generation: u32,
-    state: State<T>,
+    state: RingSlotState<T>,
 }
 
-enum State<T> {
+enum RingSlotState<T> {
     Taken(T),
     Vacant { next: Option<u32> },
 }
@@ -77,11 +77,11 @@ impl<T> Slots<T> {
         let Some(index) = self.free else {
             let index =
                 u32::try_from(self.slots.len()).expect("fewer operations than descriptors, of which 2^31 exist");
-            self.slots.push(Slot { generation: 0, state: State::Taken(entry) });
+            self.slots.push(RingSlot { generation: 0, state: RingSlotState::Taken(entry) });
             return Key { index, generation: 0 };
         };
         let slot = &mut self.slots[index as usize];
-        if let State::Vacant { next } = mem::replace(&mut slot.state, State::Taken(entry)) {
+        if let RingSlotState::Vacant { next } = mem::replace(&mut slot.state, RingSlotState::Taken(entry)) {
             self.free = next;
         }
         Key { index, generation: slot.generation }
@@ -90,7 +90,9 @@ impl<T> Slots<T> {
     #[inline]
     pub(super) fn get(&mut self, key: Key) -> Option<&mut T> {
         match self.slots.get_mut(key.index as usize) {
-            Some(Slot { generation, state: State::Taken(entry) }) if *generation == key.generation => Some(entry),
+            Some(RingSlot { generation, state: RingSlotState::Taken(entry) }) if *generation == key.generation => {
+                Some(entry)
+            }
             _ => None,
         }
     }
@@ -99,7 +101,8 @@ impl<T> Slots<T> {
         self.get(key)?;
         let slot = &mut self.slots[key.index as usize];
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        let State::Taken(entry) = mem::replace(&mut slot.state, State::Vacant { next: self.free }) else {
+        let RingSlotState::Taken(entry) = mem::replace(&mut slot.state, RingSlotState::Vacant { next: self.free })
+        else {
             return None;
         };
         self.free = Some(key.index);
@@ -109,7 +112,7 @@ impl<T> Slots<T> {
 
     /// The keys of all that are there.
     pub(super) fn keys(&self) -> Vec<Key> {
-        let taken = self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.state, State::Taken(_)));
+        let taken = self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.state, RingSlotState::Taken(_)));
         taken.map(|(index, slot)| Key { index: index as u32, generation: slot.generation }).collect()
     }
 }

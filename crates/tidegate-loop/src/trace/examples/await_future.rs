@@ -1,7 +1,7 @@
 use super::say;
-use crate::{Future, LoopHandle};
+use crate::{Deferred, LoopHandle};
 
-async fn set_after(future: Future<&'static str>, value: &'static str) {
+async fn set_after(future: Deferred<&'static str>, value: &'static str) {
     say("Task Running ...");
     future.set_result(value).unwrap();
 }

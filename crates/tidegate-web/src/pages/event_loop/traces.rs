@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use maud::{Markup, html};
 use tidegate_loop::trace::{Recorder, Trace};
-use tidegate_loop::{Event, LoopHandle, Observer, sleep};
+use tidegate_loop::{LoopEvent, LoopHandle, Observer, sleep};
 
 use super::EventLoop;
 use crate::answer::{Answer, Failure};
@@ -56,11 +56,11 @@ struct Recording {
 struct Counting(Rc<Recording>, Recorder);
 
 impl Observer for Counting {
-    fn observe(&mut self, at: Duration, event: &Event<'_>) {
+    fn observe(&mut self, at: Duration, event: &LoopEvent<'_>) {
         if self.0.is_over.get() {
             return;
         }
-        if matches!(event, Event::Tick { .. }) {
+        if matches!(event, LoopEvent::Tick { .. }) {
             if self.0.seen.get() == self.0.wanted {
                 return self.0.is_over.set(true);
             }
