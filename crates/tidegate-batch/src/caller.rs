@@ -82,9 +82,9 @@ struct Inner {
     insecure_http: bool,
     /// Room for large answers.
     large_answers: Arc<Semaphore>,
-    /// Removes the key from messages, also a short one.
+    /// Removes keys and passwords from messages, also short ones.
     messages: Redactor,
-    /// Removes it from answers.
+    /// Removes them from answers.
     answers: Redactor,
     /// The path of the last call, and the address that it makes with the base.
     last_uri: RefCell<Option<(String, Uri)>>,
@@ -118,15 +118,17 @@ impl Caller {
         let apart = [Dimension::INPUT_TOKENS, Dimension::OUTPUT_TOKENS].map(Dimension::name);
         let apart =
             gate.stats().limits.iter().filter_map(|limit| limit.dimension.as_deref()).any(|it| apart.contains(&it));
+        let client = client(&gate);
+        let (messages, answers) = redactors(&base, None, &client);
         let inner = Inner {
             large_answers: large_answers::room(),
             listener: Listener::new(gate.gate(), dialect.feedback()),
-            client: client(&gate),
+            client,
             gate,
             dialect,
             headers: headers(dialect, &base, None),
-            messages: Redactor::new(base.secrets()),
-            answers: Redactor::for_data(base.secrets()),
+            messages,
+            answers,
             base,
             key: None,
             insecure_http: false,
@@ -153,8 +155,7 @@ impl Caller {
         self.with(|inner| {
             inner.headers = headers(inner.dialect, &inner.base, key.as_ref());
             inner.key = key;
-            let secrets = || inner.base.secrets().chain(inner.key.as_ref().map(ApiKey::secret));
-            (inner.messages, inner.answers) = (Redactor::new(secrets()), Redactor::for_data(secrets()));
+            (inner.messages, inner.answers) = redactors(&inner.base, inner.key.as_ref(), &inner.client);
         })
     }
 
@@ -359,6 +360,12 @@ impl Caller {
             }
         }
     }
+}
+
+/// For messages and for answers: the key, the password of the address, and those of the proxies on the way.
+fn redactors(base: &BaseUrl, key: Option<&ApiKey>, client: &Client) -> (Redactor, Redactor) {
+    let secrets = || base.secrets().chain(key.map(ApiKey::secret)).chain(client.secrets());
+    (Redactor::new(secrets()), Redactor::for_data(secrets()))
 }
 
 /// A response, read to its end.

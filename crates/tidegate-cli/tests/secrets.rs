@@ -420,3 +420,48 @@ fn a_password_that_a_broker_or_redis_repeats_is_not_shown() {
         run_all(&[&[&worker[..], &["--codec", "celery", "--queue", "celery"]].concat()]);
     }
 }
+
+/// Answers every request as a proxy that repeats the login it was sent, and what that means.
+fn hostile_proxy(status: u16) -> String {
+    hostile_server(move |stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let (mut login, mut len) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            match line.trim_end().to_ascii_lowercase().split_once(": ") {
+                Some(("proxy-authorization", _)) => line.trim_end().clone_into(&mut login),
+                Some(("content-length", value)) => len = value.parse().unwrap(),
+                None if line == "\r\n" => break,
+                _ => {}
+            }
+        }
+        reader.read_exact(&mut vec![0; len])?;
+        let body = format!("{{\"error\": {{\"message\": \"refused: {login} is hun/ter2\"}}}}");
+        let head = "content-type: application/json\r\nconnection: close\r\n";
+        let answer = format!("HTTP/1.1 {status} x\r\n{head}content-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes())
+    })
+}
+
+#[test]
+fn a_password_that_a_proxy_repeats_is_kept_nowhere() {
+    for status in [200, 400, 403] {
+        let place = TempDir::new().unwrap();
+        let place = place.path();
+        let request = r#"{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{"role": "user", "content": "x"}]}}"#;
+        fs::write(place.join("in.jsonl"), request).unwrap();
+        let proxy = format!("http://joe:{PASSWORD_IN_URL}@{}", hostile_proxy(status));
+        let batch = ["batch", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://gpu.example/v1", "--retries", "0"];
+        let output = run(place, &batch, &[("http_proxy", &proxy)]);
+        let mut seen = files_below(place);
+        seen.push(("the terminal".to_owned(), [output.stdout.clone(), output.stderr.clone()].concat()));
+        let texts = || seen.iter().map(|(name, bytes)| (name, String::from_utf8_lossy(bytes)));
+        for (name, text) in texts() {
+            assert!(!REPEATED.iter().any(|form| text.contains(form)), "{status}: {name}: {text}");
+        }
+        assert!(texts().any(|(_, text)| text.contains("Basic (secret) is (secret)")), "{status}: {}", err(&output));
+    }
+}

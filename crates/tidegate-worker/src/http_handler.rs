@@ -40,7 +40,7 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 pub struct HttpHandler {
     /// With user and password, if it has some: the client makes a header of them.
     url: Secret,
-    /// Removes the password from messages, and from answers.
+    /// Removes the passwords, of the URL and of the client's proxies, from messages and from answers.
     messages: Redactor,
     answers: Redactor,
     client: Client,
@@ -55,7 +55,7 @@ impl HttpHandler {
     /// Posts through this client, whose connections may be shared by several handlers.
     pub fn with_client(url: &str, client: Client) -> HttpHandler {
         let (_, user) = UserInfo::split(url);
-        let secrets = || user.iter().flat_map(UserInfo::secrets);
+        let secrets = || user.iter().flat_map(UserInfo::secrets).chain(client.secrets());
         let (messages, answers) = (Redactor::new(secrets()), Redactor::for_data(secrets()));
         HttpHandler { url: Secret::new(url), messages, answers, client }
     }

@@ -90,7 +90,8 @@ async fn tunnel(link: &mut Link, target: &Target, proxy: &Proxy) -> Result<(), E
             Err(refuse("it requires a user name and password (407); put them into the proxy's URL".to_owned()))
         }
         Some(code) if complete => {
-            Err(refuse(format!("it refused to connect: {code} {}", response.reason.unwrap_or_default())))
+            let reason = proxy.redactor.redact(response.reason.unwrap_or_default());
+            Err(refuse(format!("it refused to connect: {code} {reason}")))
         }
         _ => Err(refuse("its answer is not HTTP".to_owned())),
     }

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, Uri};
 use serde::Serialize;
+use tidegate_secret::Secret;
 
 pub use builder::{ClientBuilder, Timeouts};
 pub use pool::ClientStats;
@@ -140,6 +141,19 @@ impl Client {
                 _ => Box::pin(redirect::follow(&self.inner, request)).await,
             }
         }
+    }
+
+    /// Returns the passwords that this client sends by itself, those of its [proxies](Proxies), for a
+    /// [`Redactor`](tidegate_secret::Redactor) of what is answered.
+    ///
+    /// ```
+    /// use tidegate_http::{Client, Proxies};
+    ///
+    /// let client = Client::builder().proxies(Proxies::none()).build().unwrap();
+    /// assert_eq!(client.secrets().count(), 0);
+    /// ```
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.inner.proxies.secrets()
     }
 
     /// Sends a GET request for `url`.

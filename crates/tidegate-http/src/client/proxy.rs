@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::HeaderValue;
 use percent_encoding::percent_decode_str;
+use tidegate_secret::{Redactor, Secret, UserInfo};
 
 use super::target::Target;
 
@@ -81,6 +82,19 @@ impl Proxies {
         }
     }
 
+    /// Returns the passwords of the proxies, for a [`Redactor`]: a proxy may repeat what it was sent.
+    ///
+    /// ```
+    /// use tidegate_http::Proxies;
+    ///
+    /// let proxies = Proxies::from_vars(|name| (name == "http_proxy").then(|| "me:hunter2@proxy.example:3128".to_owned()));
+    /// assert!(proxies.secrets().any(|secret| secret.expose() == "hunter2"));
+    /// ```
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let settings = [&self.http, &self.https].into_iter().flatten();
+        settings.filter_map(|setting| setting.user.as_ref()).flat_map(UserInfo::secrets)
+    }
+
     /// Returns the proxy for `target`, or an error if its setting cannot be used.
     pub(crate) fn choose(&self, target: &Target) -> Result<Option<&Proxy>, BadProxy> {
         let setting = if target.tls { &self.https } else { &self.http };
@@ -114,6 +128,7 @@ pub(crate) struct BadProxy {
 struct ProxySetting {
     /// Without user name and password.
     shown: String,
+    user: Option<UserInfo>,
     proxy: Result<Proxy, &'static str>,
 }
 
@@ -125,6 +140,8 @@ pub(crate) struct Proxy {
     pub(crate) port: u16,
     /// `Proxy-Authorization`, marked sensitive.
     pub(crate) authorization: Option<HeaderValue>,
+    /// For what the proxy says.
+    pub(crate) redactor: Redactor,
 }
 
 impl Proxy {
@@ -145,19 +162,27 @@ impl ProxySetting {
             None => (None, rest),
         };
         let shown = format!("{scheme}://{address}");
+        let (_, info) = UserInfo::split(text);
+        let redactor = Redactor::new(info.iter().flat_map(UserInfo::secrets));
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
-            _ => return ProxySetting { shown, proxy: Err("only http:// and https:// proxies are supported") },
+            _ => {
+                return ProxySetting {
+                    shown,
+                    user: info,
+                    proxy: Err("only http:// and https:// proxies are supported"),
+                };
+            }
         };
         let proxy = split_port(address, if tls { 443 } else { 80 })
             .filter(|(host, _)| !host.is_empty())
             .ok_or("it is not host:port")
             .and_then(|(host, port)| {
                 let authorization = user.map(basic).transpose()?;
-                Ok(Proxy { tls, host, port, authorization })
+                Ok(Proxy { tls, host, port, authorization, redactor })
             });
-        ProxySetting { shown, proxy }
+        ProxySetting { shown, user: info, proxy }
     }
 }
 

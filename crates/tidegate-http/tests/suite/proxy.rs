@@ -205,3 +205,22 @@ fn setting_that_cannot_be_used_fails_only_the_requests_that_need_it() {
         assert_eq!(client.get(&server.url).await.unwrap().status(), 200);
     });
 }
+
+#[test]
+fn a_password_that_the_proxy_repeats_is_not_shown() {
+    on_loop(async {
+        for form in ["hun/ter2", "hun%2Fter2", "am9lOmh1bi90ZXIy"] {
+            let address = scripted(move |_, stream| async move {
+                read_head(&stream).await;
+                stream.write_all(format!("HTTP/1.1 403 not for {form}\r\n\r\n").as_bytes()).await.unwrap();
+            })
+            .await;
+            let client = client_through(&format!("http://joe:hun%2Fter2@{address}"));
+            let error = client.get("https://far.example/").await.unwrap_err();
+            for told in [error.to_string(), format!("{error:?}"), format!("{client:?}")] {
+                assert!(!told.contains(form), "{told}");
+            }
+            assert!(error.to_string().contains("403 not for (secret)"), "{error}");
+        }
+    });
+}

@@ -107,7 +107,7 @@ impl Management {
         let timeouts = Timeouts { connect: Some(answer), read: Some(answer), total: Some(answer) };
         let client = Client::builder().timeouts(timeouts).build().expect("the defaults name no file");
         let (_, user) = UserInfo::split(url);
-        let redactor = Redactor::new(user.iter().flat_map(UserInfo::secrets));
+        let redactor = Redactor::new(user.iter().flat_map(UserInfo::secrets).chain(client.secrets()));
         Management { url: Secret::new(url.trim_end_matches('/')), redactor, client, patience }
     }
 

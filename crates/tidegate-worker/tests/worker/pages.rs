@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
-use tidegate_http::{Client, serve};
+use tidegate_http::{Client, Proxies, serve};
 use tidegate_loop::net::TcpListener;
-use tidegate_loop::spawn;
-use tidegate_worker::{Handlers, HttpHandler, Stop, Task, TaskState};
+use tidegate_loop::{LoopHandle, spawn};
+use tidegate_worker::{Handler, Handlers, HttpHandler, Stop, Task, TaskContext, TaskState};
 
 use crate::support::{Yard, handlers, live, until};
 
@@ -135,5 +135,26 @@ fn the_pages_say_what_the_worker_does() {
         assert_eq!((response.status().as_u16(), worker.phase().as_str()), (503, "stopped"));
         server.stop();
         second.stop();
+    });
+}
+
+#[test]
+fn a_password_of_a_proxy_that_the_answer_repeats_is_not_shown() {
+    live(async {
+        // The proxy answers itself.
+        let repeats = |headers: HeaderMap| async move {
+            let sent = headers["proxy-authorization"].to_str().unwrap().to_owned();
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("sent {sent}, that is hun/ter2"))
+        };
+        let (url, server) = listen(Router::new().route("/x", post(repeats))).await;
+        let proxy = url.replace("://", "://joe:hun%2Fter2@");
+        let proxies = Proxies::from_vars(|name| (name == "http_proxy").then(|| proxy.clone()));
+        let client = Client::builder().proxies(proxies).build().unwrap();
+        let handler = HttpHandler::with_client("http://handler.example/x", client);
+        let task = Task::new("x");
+        let context = TaskContext::new(&task, None, None, LoopHandle::current().time());
+        let told = format!("{:?}", handler.call(task, context).await.unwrap_err());
+        assert!(told.contains("sent Basic (secret), that is (secret)"), "{told}");
+        server.stop();
     });
 }
