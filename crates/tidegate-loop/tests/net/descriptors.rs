@@ -1,4 +1,4 @@
-//! Out of descriptors: accepting pauses and recovers, and nothing spins. In a process of its own, whose limit is low.
+//! Out of descriptors: accepting pauses and recovers, and nothing spins.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,28 +8,29 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_loop::net::{TcpListener, TcpStream};
 use tidegate_loop::{EventLoop, LoopHandle, SelectorKind, sleep, spawn, yield_now};
 
+/// Names the selector in the child processes of the test below.
 const CHILD: &str = "TIDEGATE_TEST_STARVED";
 
+/// Runs itself in child processes, whose limit on descriptors is low.
 #[test]
 fn without_descriptors_accepting_pauses_and_recovers() {
+    if let Ok(kind) = std::env::var(CHILD) {
+        let kind: SelectorKind = kind.parse().unwrap();
+        let event_loop = EventLoop::builder().selector(kind).build().unwrap();
+        event_loop.run_until_complete(starve()).unwrap();
+        println!("recovered twice");
+        return;
+    }
     for kind in ["select", "epoll-lt", "epoll"] {
+        let this = "descriptors::without_descriptors_accepting_pauses_and_recovers";
         let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "descriptors::starved_child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", this, "--nocapture", "--test-threads=1"])
             .env(CHILD, kind)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("recovered twice"), "{kind}: {output:?}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("recovered twice"), "{kind}: {output:?}");
     }
-}
-
-#[test]
-fn starved_child() {
-    let Ok(kind) = std::env::var(CHILD) else { return };
-    let kind: SelectorKind = kind.parse().unwrap();
-    let event_loop = EventLoop::builder().selector(kind).build().unwrap();
-    event_loop.run_until_complete(starve()).unwrap();
-    println!("recovered twice");
 }
 
 async fn starve() {

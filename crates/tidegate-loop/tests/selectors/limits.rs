@@ -27,16 +27,27 @@ fn select_refuses_high_descriptors_and_says_what_to_choose() {
     });
 }
 
-/// In a process of its own: the environment is everybody's.
+/// Set in the child processes of the test below.
+const CHILD: &str = "TIDEGATE_TEST_PRINTS_SELECTOR";
+
+/// Runs itself in child processes, because the environment is shared by all threads of a process.
 #[test]
 fn the_environment_chooses_the_selector_and_mistakes_are_named() {
+    if std::env::var_os(CHILD).is_some() {
+        match EventLoop::new() {
+            Ok(event_loop) => println!("\nselector: {}", event_loop.selector()),
+            Err(error) => println!("\nerror: {error}"),
+        }
+        return;
+    }
     let build = |value: Option<&str>| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "limits::says_its_selector", "--nocapture"]).env_remove("TIDEGATE_SELECTOR");
+        let this = "limits::the_environment_chooses_the_selector_and_mistakes_are_named";
+        child.args(["--exact", this, "--nocapture"]).env_remove("TIDEGATE_SELECTOR");
         if let Some(value) = value {
             child.env("TIDEGATE_SELECTOR", value);
         }
-        let output = child.env("TIDEGATE_TEST_SAY", "1").output().unwrap();
+        let output = child.env(CHILD, "1").output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     alone(|| {
@@ -55,14 +66,4 @@ fn the_environment_chooses_the_selector_and_mistakes_are_named() {
             assert!(said.contains(expected), "{value:?}: {said}");
         }
     });
-}
-
-#[test]
-fn says_its_selector() {
-    if std::env::var_os("TIDEGATE_TEST_SAY").is_some() {
-        match EventLoop::new() {
-            Ok(event_loop) => println!("\nselector: {}", event_loop.selector()),
-            Err(error) => println!("\nerror: {error}"),
-        }
-    }
 }
