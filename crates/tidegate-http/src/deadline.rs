@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 pub(crate) use tidegate_loop::now;
-use tidegate_loop::{Sleep, sleep_until};
+use tidegate_loop::{Sleep, race, sleep_until};
 
 /// A deadline that moves often and is seldom reached. Moving it later costs nothing: the timer stays as it is, and when it
 /// fires, the deadline is checked again.
@@ -46,18 +46,11 @@ impl Watchdog {
 /// Returns `future`'s output, or `None` if `deadline` passes first. Unlike the loop's time-out, this does not cancel a task,
 /// so it works with any future. The caller pins the future: passed by value, it would take its memory twice, as an argument
 /// and where it is polled.
-pub(crate) async fn until<F: Future>(deadline: Option<Instant>, mut future: Pin<&mut F>) -> Option<F::Output> {
-    let mut watchdog = Watchdog::default();
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        match deadline {
-            Some(deadline) => watchdog.poll(cx, deadline).map(|()| None),
-            None => Poll::Pending,
-        }
-    })
-    .await
+pub(crate) async fn until<F: Future>(deadline: Option<Instant>, future: Pin<&mut F>) -> Option<F::Output> {
+    match deadline {
+        Some(deadline) => race(future, sleep_until(deadline)).await.left(),
+        None => Some(future.await),
+    }
 }
 
 #[cfg(test)]
