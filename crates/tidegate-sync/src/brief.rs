@@ -1,9 +1,9 @@
 //! A spin lock for sections of a few dozen instructions that call no foreign code.
 //!
 //! It is not `std::sync::Mutex` because a push or a receive costs little more than its lock. Releasing this one is a plain
-//! store; a lock whose waiters sleep needs a second atomic exchange to find out whether to wake one. A thread that finds
-//! the lock taken spins for about as long as a section lasts. If it is still taken then, its holder was preempted, and the
-//! thread yields its core.
+//! store; a lock whose waiters sleep needs a second atomic exchange to find out whether to wake one, and costs about twice
+//! as much uncontended (docs/figures.md). A thread that finds the lock taken spins for about as long as a section lasts. If
+//! it is still taken then, its holder was preempted, and the thread yields its core.
 
 #![allow(unreachable_pub, reason = "the model test in another crate calls it")]
 
