@@ -64,6 +64,8 @@ pub struct Exchange {
     pub name: String,
     /// `direct`, `fanout`, `topic`, `headers`.
     pub kind: String,
+    /// Only look whether it is there.
+    pub passive: bool,
     /// Survives a restart of the broker.
     pub durable: bool,
     /// Gone with its last binding.
@@ -73,7 +75,12 @@ pub struct Exchange {
 impl Exchange {
     /// One that survives a restart of the broker.
     pub fn durable(name: impl Into<String>, kind: impl Into<String>) -> Exchange {
-        Exchange { name: name.into(), kind: kind.into(), durable: true, auto_delete: false }
+        Exchange { name: name.into(), kind: kind.into(), passive: false, durable: true, auto_delete: false }
+    }
+
+    /// A look whether it is there.
+    pub fn passive(name: impl Into<String>) -> Exchange {
+        Exchange { passive: true, ..Exchange::durable(name, "") }
     }
 }
 

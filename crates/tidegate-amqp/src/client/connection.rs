@@ -177,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// Makes sure that an exchange is there.
+    /// Makes sure that an exchange is there, or looks.
     ///
     /// # Errors
     /// As [`declare`](Self::declare).

@@ -108,7 +108,7 @@ impl Session {
         self.request(Expect::Declare, AMQPClass::Queue(queue::AMQPMethod::Declare(declare)))
     }
 
-    /// Makes sure that an exchange is there.
+    /// Makes sure that an exchange is there, or looks.
     ///
     /// # Errors
     /// See [`Unsent`].
@@ -116,7 +116,7 @@ impl Session {
         let declare = exchange::Declare {
             exchange: short(&exchange.name)?,
             kind: short(&exchange.kind)?,
-            passive: false,
+            passive: exchange.passive,
             durable: exchange.durable,
             auto_delete: exchange.auto_delete,
             internal: false,

@@ -23,9 +23,6 @@ const WINDOW: usize = 64;
 /// Far less than the log of queues can hold.
 const LISTED_AGAIN_BEHIND: i64 = 5_000;
 
-/// The names of rungs: of our own ladders, and of those that version 0.1.0 made and that drain.
-const LADDERS: [fn(&str, u32) -> String; 2] = [delay::rung_name, delay::old_rung_name];
-
 impl Core {
     /// Every queue that was ever made, as far as it is still there.
     async fn queues(&self) -> Result<BTreeSet<String>, BrokerError> {
@@ -60,16 +57,28 @@ impl Core {
         if let Some(name) = self.kind(queue).delayed_name(queue) {
             delayed += self.look(&name).await?.map_or(0, |declared| declared.messages.into());
         }
-        for rung_name in LADDERS {
-            for level in 0..delay::LEVELS {
-                match self.look(&rung_name(queue, level)).await? {
+        for (rungs, gaps) in self.rungs(queue).await? {
+            for rung in rungs {
+                match self.look(&rung).await? {
                     Some(declared) => delayed += u64::from(declared.messages),
-                    // A ladder is made from the top, so without the lowest rung there is none.
+                    None if gaps => {}
                     None => break,
                 }
             }
         }
         Ok(delayed)
+    }
+
+    /// The rungs of a queue's ladders, and whether some of them may be missing: of its own one, and of that which version 0.1.0
+    /// made and that drains. The latter was made from the top and is deleted from there, so it is over at the first that is not
+    /// there.
+    async fn rungs(&self, queue: &str) -> Result<Vec<(Vec<String>, bool)>, BrokerError> {
+        let names = |name: fn(&str, u32) -> String| (0..delay::LEVELS).map(|level| name(queue, level)).collect();
+        let mut ladders = vec![(names(delay::old_rung_name), false)];
+        if self.has_ladder(queue).await? {
+            ladders.push((names(delay::rung_name), true));
+        }
+        Ok(ladders)
     }
 
     pub(super) async fn inspect(&self) -> Result<Vec<QueueStats>, BrokerError> {
@@ -166,14 +175,13 @@ impl Core {
         let control = self.control.connection().await?;
         let kind = self.kind(queue);
         let own = [Some(queue.to_owned()), kind.due_name(queue), kind.delayed_name(queue)];
-        let own = own.into_iter().flatten().map(|name| vec![name]);
-        let ladders = LADDERS.iter().map(|rung| (0..delay::LEVELS).map(|level| rung(queue, level)).collect());
+        let own = own.into_iter().flatten().map(|name| (vec![name], false));
         let mut dropped = 0;
-        // A ladder is made from the top, so without the lowest rung there is none.
-        for names in own.chain(ladders) {
+        for (names, gaps) in own.chain(self.rungs(queue).await?) {
             for name in names {
                 match control.purge(&name).await {
                     Ok(count) => dropped += u64::from(count),
+                    Err(Error::Refused { refusal, .. }) if refusal.code == 404 && gaps => {}
                     Err(Error::Refused { refusal, .. }) if refusal.code == 404 => break,
                     Err(error) => return Err(of_request(&error)),
                 }

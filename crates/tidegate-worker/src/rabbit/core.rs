@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidegate_amqp::{Connection, Consume, Delivery, Error, Field, Message, PROPERTIES_BYTES_MAX, Queue, Uri};
+use tidegate_amqp::{Connection, Consume, Delivery, Error, Exchange, Field, Message, PROPERTIES_BYTES_MAX, Queue, Uri};
 use tidegate_loop::{LoopHandle, sleep, timeout};
 use tidegate_sync::Mutex;
 
@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// Makes sure that tasks of a queue can be delayed.
-    async fn ensure_ladder(&self, queue: &str) -> Result<(), BrokerError> {
+    pub(super) async fn ensure_ladder(&self, queue: &str) -> Result<(), BrokerError> {
         let _turn = self.making.lock().await;
         let control = self.control.connection().await?;
         if !self.topology.ensure_ladder(&control, self.kind(queue), queue).await? {
@@ -186,11 +186,26 @@ impl Core {
     /// part of it was deleted, the tasks in the rungs above wait until it is there again.
     pub(super) async fn ensure_sources(&self, queue: &str) -> Result<(), BrokerError> {
         self.ensure(queue).await?;
-        if delay::unfit(queue).is_none() && self.look(&delay::rung_name(queue, 0)).await?.is_some() {
+        if self.has_ladder(queue).await? {
             let control = self.control.connection().await?;
             self.topology.ensure_ladder(&control, self.kind(queue), queue).await?;
         }
         Ok(())
+    }
+
+    /// Whether a queue has a ladder, of which rungs may be missing.
+    pub(super) async fn has_ladder(&self, queue: &str) -> Result<bool, BrokerError> {
+        if delay::unfit(queue).is_some() {
+            return Ok(false);
+        }
+        let control = self.control.connection().await?;
+        let looked = control.declare_exchange(&Exchange::passive(delay::mark_name(queue))).await;
+        control.try_recv_all();
+        match looked {
+            Ok(()) => Ok(true),
+            Err(Error::Refused { refusal, .. }) if refusal.code == 404 => Ok(false),
+            Err(error) => Err(of_request(&error)),
+        }
     }
 
     /// The message for a task that goes there now.

@@ -14,6 +14,10 @@
 //! the next queue has confirmed it. That needs `reject-publish` and RabbitMQ 3.10; older brokers get classic rungs, which lose
 //! messages when the broker is killed.
 //!
+//! Each ladder has an exchange without bindings, its mark, which is made before its first rung. It says that rungs were made, so
+//! that those that were deleted are restored, whichever they are. To look at all rungs would close a channel for each that is
+//! missing, 24 times for a queue that has no ladder.
+//!
 //! Version 0.1.0 used classic rungs `QUEUE.delay.n` that ended in the task queue. Their bindings are left as they are, so they
 //! drain by themselves; nothing is written to them.
 
@@ -73,6 +77,16 @@ fn exchange(level: u32) -> String {
 /// the rungs of `mail`, because an overflow policy ends at-least-once dead-lettering.
 pub(super) fn rung_name(queue: &str, level: u32) -> String {
     format!("tidegate.delay2.{queue}.{level}")
+}
+
+/// The exchange that says that a task queue has a ladder. Its name differs from that of each level's exchange, whatever the name
+/// of the queue.
+pub(super) fn mark_name(queue: &str) -> String {
+    format!("tidegate.delayed.{queue}")
+}
+
+pub(super) fn mark(queue: &str) -> Exchange {
+    Exchange::durable(mark_name(queue), "direct")
 }
 
 /// A rung of a ladder that version 0.1.0 made.

@@ -176,7 +176,9 @@ pub(super) async fn declare_log(
 }
 
 /// Requests one behind the other, without waiting in between; their answers come in order.
-async fn together(requests: impl Iterator<Item = impl Future<Output = Result<(), Error>>>) -> Result<(), Error> {
+pub(super) async fn together(
+    requests: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
+) -> Result<(), Error> {
     let mut requests: VecDeque<_> = requests.map(Box::pin).collect();
     poll_fn(|cx| {
         let mut answers = Ok(());
@@ -297,20 +299,7 @@ impl Topology {
             let version = version.unwrap_or_default();
             tracing::warn!(queue, version, "RabbitMQ before 3.10 loses delayed tasks when it is killed; upgrade it");
         }
-        let made = match self.make_ladder(connection, kind, queue, rungs).await {
-            // A broker before 3.10 has made them.
-            Err(error) if rungs == Rungs::AtLeastOnce && is_other_queue(&error) => {
-                connection.try_recv_all();
-                tracing::warn!(
-                    queue,
-                    "the delay queues are classic ones of an older broker, which lose tasks when the broker is killed; \
-                     delete them with `tidegate queue upgrade` once they are empty"
-                );
-                self.make_ladder(connection, kind, queue, Rungs::AtMostOnce).await
-            }
-            made => made,
-        };
-        made.map_err(|error| of_request(&error))?;
+        self.make_ladder(connection, kind, queue, rungs).await.map_err(|error| of_request(&error))?;
         self.ladders.borrow_mut().insert(target);
         Ok(true)
     }
@@ -331,12 +320,41 @@ impl Topology {
         if let Some(due) = kind.due(queue) {
             connection.declare(&due).await?;
         }
-        let (rungs, mut bindings) = delay::ladder(queue, &target, rungs);
+        connection.declare_exchange(&delay::mark(queue)).await?;
+        let (best, mut bindings) = delay::ladder(queue, &target, rungs);
         bindings.extend(delay::due_bindings(&target));
-        // The lowest rung last: if it is there, all are.
-        together(rungs.iter().rev().map(|rung| async { connection.declare(rung).await.map(drop) })).await?;
+        match together(best.iter().map(|rung| async { connection.declare(rung).await.map(drop) })).await {
+            Err(error) if rungs == Rungs::AtLeastOnce && is_other_queue(&error) => {
+                connection.try_recv_all();
+                tracing::warn!(
+                    queue,
+                    "some delay queues are classic ones of an older broker, which lose tasks when the broker is killed; \
+                     delete them with `tidegate queue upgrade` once they are empty"
+                );
+                let (classic, _) = delay::ladder(queue, &target, Rungs::AtMostOnce);
+                declare_either(connection, best.iter().zip(&classic)).await?;
+            }
+            made => made?,
+        }
         together(bindings.iter().map(|Binding { queue, exchange, key }| connection.bind(queue, exchange, key))).await
     }
+}
+
+/// Declares the first queue of each pair, or the second where that one exists: some of an older broker's may be deleted already.
+async fn declare_either(
+    connection: &Connection,
+    pairs: impl Iterator<Item = (&Queue, &Queue)>,
+) -> Result<(), Error> {
+    for (better, older) in pairs {
+        match connection.declare(better).await {
+            Err(error) if is_other_queue(&error) => {
+                connection.try_recv_all();
+                connection.declare(older).await?;
+            }
+            declared => drop(declared?),
+        }
+    }
+    Ok(())
 }
 
 /// Whether a queue of this name exists with other arguments.

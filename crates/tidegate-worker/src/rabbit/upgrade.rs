@@ -23,28 +23,37 @@ impl Core {
         let control = self.control.connection().await?;
         let old = (0..delay::LEVELS).map(|level| delay::old_rung_name(queue, level)).collect();
         self.delete_rungs(&control, old, &mut all).await?;
-        if self.has_classic_rungs(&control, queue).await? {
-            let classic = (0..delay::LEVELS).map(|level| delay::rung_name(queue, level)).collect();
+        let classic = self.classic_rungs(&control, queue).await?;
+        if !classic.is_empty() {
             self.delete_rungs(&control, classic, &mut all).await?;
             self.forget();
+            // Better ones at once: tasks in rungs of the better kind may have to pass those that were deleted.
+            self.ensure_ladder(queue).await?;
         }
         Ok(all)
     }
 
-    /// Whether a ladder is there that was made on a broker without at-least-once dead-lettering, and could be better now.
-    async fn has_classic_rungs(&self, control: &Connection, queue: &str) -> Result<bool, BrokerError> {
+    /// The rungs, from the lowest, that were made on a broker without at-least-once dead-lettering, and could be better now.
+    async fn classic_rungs(&self, control: &Connection, queue: &str) -> Result<Vec<String>, BrokerError> {
         let best = Rungs::of_version(control.server_property("version").as_deref());
-        if best == Rungs::AtMostOnce || self.look(&delay::rung_name(queue, 0)).await?.is_none() {
-            return Ok(false);
+        if best == Rungs::AtMostOnce || !self.has_ladder(queue).await? {
+            return Ok(Vec::new());
         }
         let (rungs, _) = delay::ladder(queue, &self.kind(queue).target(queue), best);
-        let declared = control.declare(&rungs[0]).await;
-        control.try_recv_all();
-        match declared {
-            Ok(_) => Ok(false),
-            Err(Error::Refused { refusal, .. }) if refusal.difference().is_some() => Ok(true),
-            Err(error) => Err(of_request(&error)),
+        let mut classic = Vec::new();
+        for rung in rungs {
+            if self.look(&rung.name).await?.is_none() {
+                continue;
+            }
+            let declared = control.declare(&rung).await;
+            control.try_recv_all();
+            match declared {
+                Ok(_) => {}
+                Err(Error::Refused { refusal, .. }) if refusal.difference().is_some() => classic.push(rung.name),
+                Err(error) => return Err(of_request(&error)),
+            }
         }
+        Ok(classic)
     }
 
     /// Deletes rungs from the highest down, up to the first that is not empty: classic rungs lose a message whose next rung is

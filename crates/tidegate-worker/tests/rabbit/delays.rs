@@ -303,25 +303,82 @@ fn classic_rungs_of_an_older_broker_are_used_until_they_are_upgraded() {
 }
 
 #[test]
+fn rungs_of_an_older_broker_that_are_left_of_an_upgrade_are_used() {
+    on_loop(async {
+        let broker = open().await;
+        let queue = name("half-upgraded");
+        broker.publish(vec![envelope(&queue, "first")]).await.unwrap();
+        let connection = raw().await;
+        for level in 0..10 {
+            let rung = Queue::durable(format!("tidegate.delay2.{queue}.{level}"))
+                .argument("x-message-ttl", 10_i64 << level)
+                .argument("x-dead-letter-exchange", format!("tidegate.delay2.{level}").as_str());
+            connection.declare(&rung).await.unwrap();
+        }
+        connection.close().await;
+        let mut soon = envelope(&queue, "soon");
+        soon.eta = Some(broker.now() + Duration::from_millis(50));
+        broker.publish(vec![soon]).await.unwrap();
+        let consumer = subscribe(&broker, &[&queue], 10).await;
+        let came = timeout(PATIENCE, deliveries(&consumer, 2)).await.unwrap();
+        let bodies: HashSet<&str> = came.iter().map(body).collect();
+        assert_eq!(bodies, HashSet::from(["first", "soon"]));
+        for deleted in [10, 0] {
+            let upgrade = broker.upgrade(&queue).await.unwrap();
+            assert_eq!((upgrade.deleted, upgrade.left), (deleted, 0));
+        }
+        broker.close().await.unwrap();
+    });
+}
+
+/// Publishes what passes the rungs 7, 4, 2 and 1, and no others, whatever the machine is busy with: 150 units, not an instant.
+async fn publish_through_four_rungs(connection: &Connection, target: &str, body: &str) {
+    let bits: String = (0..24).rev().map(|level| if 150 >> level & 1 == 1 { "1." } else { "0." }).collect();
+    let message = Message::new("tidegate.delay2.24", format!("{bits}{target}"), body.into()).mandatory(true);
+    connection.publish(&message).await.unwrap().await.unwrap();
+}
+
+#[test]
 fn a_worker_restores_the_parts_of_a_ladder_that_were_deleted() {
     // What waits for a missing queue is tried again after this time, instead of three minutes.
     ctl(&["eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 1000)."]);
     on_loop(async {
+        let but_the_first: Vec<u32> = (0..24).filter(|level| *level != 7).collect();
+        for deleted in [&[2][..], &[0, 1, 2, 3, 4, 5], &but_the_first] {
+            let broker = open().await;
+            let queue = name("deleted");
+            delays_ready(&broker, &queue).await;
+            // The task that waits for an hour.
+            assert_eq!(broker.purge(&queue).await.unwrap(), 1);
+            let connection = raw().await;
+            connection.delete(&format!("tidegate.due.{queue}")).await.unwrap();
+            for level in deleted {
+                connection.delete(&format!("tidegate.delay2.{queue}.{level}")).await.unwrap();
+            }
+            publish_through_four_rungs(&connection, &format!("tidegate.due.{queue}"), "soon").await;
+            connection.close().await;
+            broker.close().await.unwrap();
+            let worker = open().await;
+            let consumer = subscribe(&worker, &[&queue], 10).await;
+            let came = timeout(PATIENCE, one(&consumer)).await;
+            assert_eq!(body(&came.unwrap_or_else(|_| panic!("without the rungs {deleted:?}"))), "soon");
+            worker.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn tasks_in_a_ladder_without_its_lowest_rung_are_counted_and_purged() {
+    on_loop(async {
         let broker = open().await;
-        let queue = name("deleted");
-        let mut soon = envelope(&queue, "soon");
-        soon.eta = Some(broker.now() + Duration::from_millis(1500));
-        broker.publish(vec![soon]).await.unwrap();
+        let queue = name("gap");
+        delays_ready(&broker, &queue).await;
         let connection = raw().await;
-        connection.delete(&format!("tidegate.due.{queue}")).await.unwrap();
-        broker.close().await.unwrap();
-        // 1.5 s are 150 units: the rungs 7, 4, 2 and 1.
-        connection.delete(&format!("tidegate.delay2.{queue}.2")).await.unwrap();
+        connection.delete(&format!("tidegate.delay2.{queue}.0")).await.unwrap();
         connection.close().await;
-        let worker = open().await;
-        let consumer = subscribe(&worker, &[&queue], 10).await;
-        let came = timeout(PATIENCE, one(&consumer)).await.unwrap();
-        assert_eq!(body(&came), "soon");
-        worker.close().await.unwrap();
+        assert_eq!(stats(&broker, &queue).await.delayed, 1);
+        assert_eq!(broker.purge(&queue).await.unwrap(), 1);
+        assert_eq!(stats(&broker, &queue).await.delayed, 0);
+        broker.close().await.unwrap();
     });
 }
