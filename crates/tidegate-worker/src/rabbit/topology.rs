@@ -341,10 +341,7 @@ impl Topology {
 }
 
 /// Declares the first queue of each pair, or the second where that one exists: some of an older broker's may be deleted already.
-async fn declare_either(
-    connection: &Connection,
-    pairs: impl Iterator<Item = (&Queue, &Queue)>,
-) -> Result<(), Error> {
+async fn declare_either(connection: &Connection, pairs: impl Iterator<Item = (&Queue, &Queue)>) -> Result<(), Error> {
     for (better, older) in pairs {
         match connection.declare(better).await {
             Err(error) if is_other_queue(&error) => {

@@ -23,20 +23,18 @@ use tidegate_sync::Mutex;
 
 use super::backoff::Backoff;
 use super::core::{Core, Place};
-use super::engine::keys::{ASKING, Action, Answer, Holder, Outcome, Taking};
+use super::engine::keys::{ASKING, Action, Answer, Holder, Outcome, PENDING_MARGIN, Shown, Taking};
 use super::engine::publisher::{Fate, Terms};
 use super::link::{BACKOFF_FIRST, BACKOFF_MOST, Link, is_down, of_request};
 use super::message::Stored;
-use super::topology::QueueKind;
+use super::topology::{QueueKind, together};
 use crate::broker::{BrokerError, Published};
 use crate::task::{Envelope, TaskId, Unique};
 
 /// The broker's own limit for an expiry.
 const EXPIRES_MS_MAX: u128 = (1 << 32) - 1;
 
-/// A pending queue is there for longer than the keys of its publish.
-const PENDING_MARGIN: Duration = Duration::from_secs(600);
-
+/// It is consumed by the next request behind its declaration; this is for a publisher that dies in between.
 const ALIVE_EXPIRES_MS: i64 = 60_000;
 
 /// How often a release looks whether the lock is free, and how long in between.
@@ -85,6 +83,7 @@ fn expires_ms(hold: Duration) -> i64 {
 
 /// A key as it is declared. Another publisher may have declared it for another time or as another kind; it is asked for as it is
 /// then, because a refusal names one difference only.
+#[derive(Clone)]
 struct Key {
     name: String,
     expires_ms: i64,
@@ -169,12 +168,16 @@ impl Keys {
         }
     }
 
-    async fn declare(&self, key: &mut Key, holder: &str) -> Result<Answer, BrokerError> {
+    async fn declare(&self, key: &Key, holder: &str) -> Result<Answer, BrokerError> {
+        let (mut asked, mut name) = (key.clone(), holder);
         // Expiry and kind may both be another's, and the queue may be another one each time.
         for _ in 0..10 {
-            let queue = key.queue(holder);
-            let Err(refusal) = self.ask(async |connection| connection.declare(&queue).await).await? else {
-                return Ok(Answer::Done);
+            let queue = asked.queue(name);
+            let refusal = match self.ask(async |connection| connection.declare(&queue).await).await? {
+                Ok(_) if name == holder => return Ok(Answer::Done),
+                // The other key vanished meanwhile.
+                Ok(_) => return Ok(Answer::Held(Holder::new("", "", 0))),
+                Err(refusal) => refusal,
             };
             if let Some(holder) = holder_in(&refusal) {
                 return Ok(Answer::Held(holder));
@@ -182,10 +185,12 @@ impl Keys {
             if is_down(&refusal) {
                 return Err(BrokerError::Retry { message: refusal.text });
             }
-            if !key.adapt(&refusal) {
+            if !asked.adapt(&refusal) {
                 let message = format!("the queue {:?} of a unique key is refused: {refusal}", key.name);
                 return Err(BrokerError::Refused { message });
             }
+            // Only asked for: claimed, the key would be held for the other publisher's time.
+            name = ASKING;
         }
         Err(BrokerError::Retry { message: format!("the queue {:?} of a unique key changes too often", key.name) })
     }
@@ -221,16 +226,27 @@ impl Keys {
     /// Takes a key for a task of this publish.
     async fn take(
         &self,
-        key: &mut Key,
-        own: &Holder,
+        key: &Key,
+        id: &TaskId,
+        pending: &mut Pending<'_>,
         patience: Duration,
         clock: impl Fn() -> u64,
     ) -> Result<Outcome, BrokerError> {
-        let mut taking = Taking::new(now(), patience);
+        // The broker removes quorum queues late.
+        let lasts = key.quorum.then(|| Duration::from_millis(key.expires_ms as u64));
+        let mut taking = Taking::new((now(), clock()), patience, lasts, pending.shown);
         let mut deleting = None;
         loop {
             let answer = match taking.poll() {
-                Action::Claim => self.declare(key, &own.text()).await?,
+                Action::Show => pending.show().await?,
+                Action::Renew => {
+                    let renewed = self.ask(async |connection| connection.declare(&pending.queue).await).await?;
+                    renewed.map_err(|refusal| BrokerError::Retry { message: refusal.text })?;
+                    Answer::Done
+                }
+                Action::Claim { until_ms } => {
+                    self.declare(key, &Holder::new(&pending.nonce, id.as_str(), until_ms).text()).await?
+                }
                 Action::Ask => self.declare(key, ASKING).await?,
                 Action::Look { nonce } => self.look(&nonce).await?,
                 Action::Pause { until } => {
@@ -251,14 +267,17 @@ impl Keys {
                     unlocked
                 }
                 Action::Delete => self.delete(&key.name).await?,
-                Action::Finished(outcome) => return Ok(outcome),
+                Action::Finished(outcome) => {
+                    pending.shown = taking.shown();
+                    return Ok(outcome);
+                }
             };
             taking.handle(answer, now(), clock());
         }
     }
 
-    /// Deletes a key that is held for a task of this id.
-    async fn free(&self, key: &mut Key, id: &TaskId) -> Result<(), BrokerError> {
+    /// Deletes a key whose holder is ours.
+    async fn free(&self, key: &Key, is_ours: impl Fn(&Holder) -> bool) -> Result<(), BrokerError> {
         for _ in 0..LOCK_LOOKS {
             let _deleting = self.deleting.lock().await;
             if self.lock(key).await? == Answer::Busy {
@@ -266,7 +285,7 @@ impl Keys {
                 continue;
             }
             match self.declare(key, ASKING).await? {
-                Answer::Held(holder) if !holder.is_of(id.as_str()) => {}
+                Answer::Held(holder) if !is_ours(&holder) => {}
                 _ => drop(self.delete(&key.name).await?),
             }
             return self.delete(&key.lock().name).await.map(drop);
@@ -289,44 +308,61 @@ impl Keys {
 }
 
 /// The pending queue of one publish, and the channel that the tasks go over. Dropped, its keys are orphans.
-struct Pending {
+struct Pending<'a> {
     nonce: String,
-    connection: Rc<Connection>,
-    epoch: u32,
+    queue: Queue,
+    publisher: &'a Link,
+    shown: Option<Shown>,
+    /// The channel that shows the publish, as a connection and its epoch; its tasks go over no other.
+    channel: Option<(Rc<Connection>, u32)>,
 }
 
-impl Pending {
-    async fn open(publisher: &Link, quorum: bool, hold: Duration) -> Result<Pending, BrokerError> {
-        let connection = publisher.connection().await?;
+impl<'a> Pending<'a> {
+    fn new(publisher: &'a Link, quorum: bool, hold: Duration) -> Pending<'a> {
         let nonce = format!("{:016x}", fastrand::u64(..));
         let queue =
             Queue::durable(pending_name(&nonce)).argument("x-expires", expires_ms(hold.saturating_add(PENDING_MARGIN)));
         let queue = if quorum { queue.argument("x-queue-type", "quorum") } else { queue };
-        let opened = async {
-            connection.opened().await?;
-            let epoch = connection.epoch();
-            connection.declare(&queue).await?;
-            let alive = alive_queue(&nonce);
-            connection.declare(&alive).await?;
-            let mut consume = Consume::from(&alive.name);
-            consume.tag.clone_from(&alive.name);
-            connection.consume(&consume).await?;
-            Ok(epoch)
-        };
-        let epoch = opened.await.map_err(|error: Error| of_request(&error))?;
-        Ok(Pending { nonce, connection, epoch })
+        Pending { nonce, queue, publisher, shown: None, channel: None }
+    }
+
+    async fn show(&mut self) -> Result<Answer, BrokerError> {
+        let connection = self.publisher.connection().await?;
+        connection.opened().await.map_err(|error| of_request(&error))?;
+        // Before the requests: dropped in between, it may be consumed.
+        let (connection, epoch) = &*self.channel.insert((Rc::clone(&connection), connection.epoch()));
+        let alive = alive_queue(&self.nonce);
+        let mut consume = Consume::from(&alive.name);
+        consume.tag.clone_from(&alive.name);
+        let (queues, consume) = ([Some(&self.queue), Some(&alive), None], &consume);
+        // One behind the other: a broker may take longer to answer than an unconsumed queue lives.
+        let shown = together(queues.into_iter().map(|queue| async move {
+            match queue {
+                Some(queue) => connection.declare(queue).await.map(drop),
+                None => connection.consume(consume).await.map(drop),
+            }
+        }));
+        match shown.await {
+            Ok(()) if connection.epoch() == *epoch => Ok(Answer::Done),
+            Ok(()) => Ok(Answer::Expired),
+            Err(Error::Refused { refusal, .. }) if refusal.code == 404 && !is_down(&refusal) => Ok(Answer::Expired),
+            Err(error) => Err(of_request(&error)),
+        }
     }
 
     /// The broker may have noticed that too: its keys are orphans.
     fn is_lost(&self) -> bool {
-        self.connection.is_ended() || self.connection.epoch() != self.epoch
+        self.channel.as_ref().is_none_or(|(connection, epoch)| connection.is_ended() || connection.epoch() != *epoch)
     }
 }
 
-impl Drop for Pending {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if !self.is_lost() && Task::try_current().is_some() {
-            let (connection, tag) = (Rc::clone(&self.connection), alive_name(&self.nonce));
+        if !self.is_lost()
+            && let Some((connection, _)) = self.channel.take()
+            && Task::try_current().is_some()
+        {
+            let tag = alive_name(&self.nonce);
             drop(spawn(async move {
                 // A connection that is gone consumes nothing either.
                 let _ = connection.cancel(&tag).await;
@@ -366,7 +402,8 @@ impl Core {
     pub(super) async fn release(&self, envelope: &Envelope) -> Result<(), BrokerError> {
         match &envelope.unique {
             Some(unique) if !unique.past_settle => {
-                self.keys.free(&mut self.key(envelope, unique), &envelope.id).await?;
+                let is_ours = |holder: &Holder| holder.is_of(envelope.id.as_str());
+                self.keys.free(&self.key(envelope, unique), is_ours).await?;
                 self.keys.free_old(unique, &envelope.id).await
             }
             _ => Ok(()),
@@ -416,7 +453,7 @@ impl Core {
             quorum |= self.kind(&envelope.queue) == QueueKind::Quorum;
             hold = envelope.unique.as_ref().map_or(hold, |unique| hold.max(unique.hold));
         }
-        let pending = Pending::open(self.publisher(), quorum, hold).await?;
+        let mut pending = Pending::new(self.publisher(), quorum, hold);
         let mut taken: Vec<(usize, Key)> = Vec::new();
         // Within a batch the first task of a key has it, whatever their ids.
         let mut first: HashMap<String, usize> = HashMap::new();
@@ -428,12 +465,10 @@ impl Core {
                 repeated.push((index, *first));
                 continue;
             }
-            let mut key = self.key(envelope, unique);
+            let key = self.key(envelope, unique);
             let clock = || u64::try_from(self.now().as_millisecond()).unwrap_or(0);
-            let until = if key.quorum { clock().saturating_add(key.expires_ms as u64) } else { 0 };
-            let own = Holder::new(&pending.nonce, envelope.id.as_str(), until);
             let patience = batch.deadline.saturating_duration_since(now());
-            match self.keys.take(&mut key, &own, patience, clock).await? {
+            match self.keys.take(&key, &envelope.id, &mut pending, patience, clock).await? {
                 Outcome::Taken => {
                     first.insert(unique.key.clone(), index);
                     taken.push((index, key));
@@ -445,6 +480,10 @@ impl Core {
                     batch.published[index] = Some(Published::Duplicate(TaskId::from(holder.id.as_str())));
                 }
                 Outcome::Busy => batch.refuse(index, "its unique key is being published by another process".to_owned()),
+                Outcome::Unshown => {
+                    let message = format!("{} is too slow to publish under a unique key", self.uri);
+                    return Err(BrokerError::Retry { message });
+                }
             }
         }
         let writes: Vec<(Stored, Place)> =
@@ -452,7 +491,7 @@ impl Core {
         let patience = batch.deadline.saturating_duration_since(now());
         // One that may be stored is waited for while the channel lives: given up, it would be published again under its key.
         let terms = Terms { again_after_loss: false, until_known: true, ..Terms::within(patience) };
-        let pinned = Some((Rc::clone(&pending.connection), pending.epoch));
+        let pinned = pending.channel.clone();
         let fates = if writes.is_empty() { Vec::new() } else { self.write_over(pinned, &writes, terms).await? };
         let mut known = true;
         let mut refused = Vec::new();
@@ -479,8 +518,9 @@ impl Core {
                 other => other.clone(),
             };
         }
-        for (index, mut key) in refused {
-            let freed = self.keys.free(&mut key, &batch.tasks[index].envelope.id).await;
+        for (index, key) in refused {
+            let id = batch.tasks[index].envelope.id.as_str();
+            let freed = self.keys.free(&key, |holder| holder.is_from(&pending.nonce, id)).await;
             // It is an orphan, then.
             known &= freed.is_ok();
         }

@@ -10,7 +10,7 @@ use tidegate_worker::{Broker, Envelope, Published, Unique, Verdict};
 use crate::full_queues::{limited, open_patient, waiting};
 use crate::proxy::Proxy;
 use crate::support::{
-    body, connect, deliveries, envelope, host, name, on_loop, one, open, open_kind, settle, subscribe,
+    body, connect, ctl, ctl_aside, deliveries, envelope, host, name, on_loop, one, open, open_kind, settle, subscribe,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,24 +60,28 @@ async fn held_up(queue: &str, key: &str) -> (Connection, RabbitBroker, tidegate_
     (connection, broker, publishing)
 }
 
+/// Returns once another publisher, with little patience, has found the key in use.
+async fn in_use(queue: &str, key: &str) {
+    let other = open_patient(Duration::from_millis(200)).await;
+    let found = timeout(PATIENCE, async {
+        loop {
+            match other.publish(vec![keyed(queue, "second", key)]).await.unwrap().remove(0) {
+                Published::Refused { reason } if reason.contains("another process") => break,
+                // It was faster than the first; that gives up its key then.
+                Published::Refused { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    found.await.unwrap();
+}
+
 #[test]
 fn a_publisher_that_dies_with_a_key_is_succeeded_by_the_next() {
     on_loop(async {
         let (queue, key) = (name("dying"), name("key"));
         let (connection, broker, publishing) = held_up(&queue, &key).await;
-        // Another one with little patience finds the key in use.
-        let other = open_patient(Duration::from_millis(200)).await;
-        let found = timeout(PATIENCE, async {
-            loop {
-                match other.publish(vec![keyed(&queue, "second", &key)]).await.unwrap().remove(0) {
-                    Published::Refused { reason } if reason.contains("another process") => break,
-                    // It was faster than the first; that gives up its key then.
-                    Published::Refused { .. } => {}
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        found.await.unwrap();
+        in_use(&queue, &key).await;
         publishing.cancel();
         let _ = publishing.await;
         connection.purge(&queue).await.unwrap();
@@ -182,6 +186,73 @@ fn a_unique_task_whose_answer_comes_after_the_patience_is_stored_once() {
         let other = open().await;
         assert_eq!(other.publish(vec![task.clone()]).await.unwrap(), [Published::Duplicate(task.id)]);
         other.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_key_that_is_taken_over_is_held_for_the_time_of_the_one_who_takes_it() {
+    on_loop(async {
+        let (queue, key) = (name("taken-over"), name("key"));
+        let (connection, broker, publishing) = held_up(&queue, &key).await;
+        in_use(&queue, &key).await;
+        publishing.cancel();
+        let _ = publishing.await;
+        connection.purge(&queue).await.unwrap();
+        let brief = |body: &str| {
+            let mut task = keyed(&queue, body, &key);
+            task.unique.as_mut().unwrap().hold = Duration::from_secs(2);
+            task
+        };
+        let published = broker.publish(vec![brief("third")]).await.unwrap();
+        assert_eq!(published, [Published::Stored]);
+        connection.purge(&queue).await.unwrap();
+        // The one that died had it for an hour.
+        let free = timeout(PATIENCE, async {
+            while broker.publish(vec![brief("fourth")]).await.unwrap() != [Published::Stored] {}
+        });
+        free.await.unwrap();
+        connection.delete(&queue).await.unwrap();
+    });
+}
+
+/// The queue that shows a publisher's channel expires while nothing consumes it, here after half a second. What the publisher
+/// sends behind its declaration does not arrive until that is over.
+#[test]
+fn a_broker_that_is_slower_than_a_publisher_s_queues_live_stores_its_task() {
+    on_loop(async {
+        let (vhost, queue) = (name("slow"), name("slow-key"));
+        ctl(&["add_vhost", &vhost]);
+        ctl(&["set_permissions", "-p", &vhost, "guest", ".*", ".*", ".*"]);
+        let (pattern, definition) = (r"^tidegate\.pending\..*\.alive$", r#"{"expires": 500}"#);
+        ctl(&["set_policy", "-p", &vhost, "brief", pattern, definition, "--apply-to", "queues"]);
+        let proxy = Proxy::to(&host()).await;
+        // Without heartbeats: they would end a connection on which nothing passes.
+        let address = format!("amqp://{}/{vhost}?heartbeat=0", proxy.host);
+        let mut options = Options::default();
+        options.publish_patience = PATIENCE;
+        let broker = RabbitBroker::open(&address, options).await.unwrap();
+        // Makes the queue and all connections.
+        let first = keyed(&queue, "first", &name("key"));
+        assert_eq!(broker.publish(vec![first]).await.unwrap(), [Published::Stored]);
+        // The type of a queue: only that queue's declaration has this one.
+        proxy.hold_after("classic");
+        let task = keyed(&queue, "second", &name("key"));
+        let publishing = spawn(async move {
+            let published = broker.publish(vec![task]).await;
+            (broker, published)
+        });
+        timeout(PATIENCE, proxy.holds_some()).await.unwrap();
+        // It is consumed, or has expired.
+        let unconsumed = async || {
+            let queues = ctl_aside(&["list_queues", "-p", &vhost, "--no-table-headers", "name", "consumers"]).await;
+            queues.lines().any(|line| line.contains(".alive") && line.ends_with("\t0"))
+        };
+        timeout(PATIENCE, async { while unconsumed().await {} }).await.unwrap();
+        proxy.release();
+        let (broker, published) = timeout(PATIENCE, publishing).await.unwrap().unwrap();
+        assert_eq!(published.unwrap(), [Published::Stored]);
+        broker.close().await.unwrap();
+        ctl(&["delete_vhost", &vhost]);
     });
 }
 

@@ -21,6 +21,11 @@ struct Ways {
     silent: Cell<bool>,
     /// What has passed last before it goes silent.
     mark: RefCell<Option<Vec<u8>>>,
+    /// What passes last to the broker, while its answers come back.
+    last: RefCell<Option<Vec<u8>>>,
+    /// Requests are held back; how many times something was.
+    holding: Cell<bool>,
+    held: Cell<u32>,
     changed: Event,
     open: RefCell<Vec<Task>>,
 }
@@ -33,6 +38,9 @@ impl Proxy {
             target: target.to_owned(),
             silent: Cell::new(false),
             mark: RefCell::default(),
+            last: RefCell::default(),
+            holding: Cell::new(false),
+            held: Cell::new(0),
             changed: Event::new(),
             open: RefCell::default(),
         });
@@ -54,6 +62,24 @@ impl Proxy {
     /// Goes silent as soon as this has passed.
     pub(crate) fn silence_after(&self, mark: &str) {
         *self.ways.mark.borrow_mut() = Some(mark.as_bytes().to_vec());
+    }
+
+    /// Holds all requests back as soon as this has passed. Answers come back.
+    pub(crate) fn hold_after(&self, mark: &str) {
+        *self.ways.last.borrow_mut() = Some(mark.as_bytes().to_vec());
+    }
+
+    /// A request is held back.
+    pub(crate) async fn holds_some(&self) {
+        while self.ways.held.get() == 0 {
+            self.ways.changed.wait().await;
+        }
+    }
+
+    /// Lets through what was held back.
+    pub(crate) fn release(&self) {
+        self.ways.holding.set(false);
+        self.ways.changed.notify_all();
     }
 
     pub(crate) async fn is_silent(&self) {
@@ -81,8 +107,8 @@ async fn accept(listener: TcpListener, ways: Rc<Ways>) {
 async fn pass(client: TcpStream, ways: Rc<Ways>) {
     // A broker that is away hangs up, seen from here.
     let Ok(broker) = TcpStream::connect(ways.target.as_str()).await else { return };
-    let mut there = pin!(copy(&client, &broker, &ways));
-    let mut back = pin!(copy(&broker, &client, &ways));
+    let mut there = pin!(copy(&client, &broker, &ways, true));
+    let mut back = pin!(copy(&broker, &client, &ways, false));
     poll_fn(|cx| match (there.as_mut().poll(cx), back.as_mut().poll(cx)) {
         (Poll::Pending, Poll::Pending) => Poll::Pending,
         _ => Poll::Ready(()),
@@ -90,20 +116,25 @@ async fn pass(client: TcpStream, ways: Rc<Ways>) {
     .await;
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, ways: &Ways) {
+async fn copy(from: &TcpStream, to: &TcpStream, ways: &Ways, requests: bool) {
     let mut buffer = vec![0; 16 << 10];
+    let passes = |mark: &RefCell<Option<Vec<u8>>>, bytes: &[u8]| {
+        mark.borrow_mut().take_if(|mark| bytes.windows(mark.len()).any(|part| part == mark)).is_some()
+    };
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        while ways.silent.get() {
+        if requests && ways.holding.get() {
+            ways.held.set(ways.held.get() + 1);
+            ways.changed.notify_all();
+        }
+        while ways.silent.get() || (requests && ways.holding.get()) {
             ways.changed.wait().await;
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
-        if ways.mark.borrow().as_ref().is_some_and(|mark| buffer[..count].windows(mark.len()).any(|part| part == mark))
-        {
-            *ways.mark.borrow_mut() = None;
-            ways.silent.set(true);
-            ways.changed.notify_all();
-        }
+        let bytes = &buffer[..count];
+        ways.silent.set(ways.silent.get() || passes(&ways.mark, bytes));
+        ways.holding.set(ways.holding.get() || (requests && passes(&ways.last, bytes)));
+        ways.changed.notify_all();
     }
 }

@@ -124,9 +124,18 @@ pub(crate) async fn node_at(verb: &'static str, dir: &Path, peer: Option<&Path>)
     checked(&to_thread(run).await.unwrap());
 }
 
-/// rabbitmqctl, while everything else waits.
-pub(crate) fn ctl(arguments: &[&str]) {
-    checked(&script().arg("ctl").arg(variable("TIDEGATE_RABBIT_DIR")).args(arguments).output().unwrap());
+/// rabbitmqctl, while everything else waits; what it prints.
+pub(crate) fn ctl(arguments: &[&str]) -> String {
+    let output = script().arg("ctl").arg(variable("TIDEGATE_RABBIT_DIR")).args(arguments).output().unwrap();
+    checked(&output);
+    text(&output.stdout)
+}
+
+/// As [`ctl`], while the loop goes on.
+pub(crate) async fn ctl_aside(arguments: &[&str]) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    let run = move || ctl(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    to_thread(run).await.unwrap()
 }
 
 /// Runs one of the scripts in peers/ while the loop goes on; its first argument is the broker's address.

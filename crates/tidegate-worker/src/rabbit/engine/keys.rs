@@ -12,6 +12,12 @@
 //! | any | open | is being published: wait |
 //! | is there | closed | its publisher died, or gave up: an orphan, to be taken over |
 //!
+//! An open channel is shown by a queue that is consumed over it. Unconsumed, it expires soon; so it is declared and consumed by
+//! requests that follow each other without waiting for answers ([`Action::Show`]), and is shown again where the broker let it
+//! expire all the same. The pending queue expires some time after the keys of its publish, or a publisher that died would leave
+//! it for ever. A publish may take longer than that: then it is renewed before the next key is claimed ([`Action::Renew`]), so
+//! that no key outlives the pending queue of its publisher. A request itself may take [`RENEW_AFTER`].
+//!
 //! Two publishers may find the same orphan. A key is deleted under a lock (an exclusive queue), and only if the holder is still
 //! the same; or the second would delete the key that the first has just taken.
 //!
@@ -28,6 +34,12 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at a key that is being published.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How much longer than the keys of its publish a pending queue is there.
+pub(in crate::rabbit) const PENDING_MARGIN: Duration = Duration::from_secs(600);
+
+/// The other half is for the request that claims a key.
+const RENEW_AFTER: Duration = Duration::from_secs(PENDING_MARGIN.as_secs() / 2);
 
 /// The holder of a key, as the broker names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +70,11 @@ impl Holder {
         Holder { cut, ..Holder::new(nonce, id, u64::from_str_radix(until, 16).unwrap_or(0)) }
     }
 
+    /// Whether it may be the holder that this publish has declared, for a task of this id.
+    pub(in crate::rabbit) fn is_from(&self, nonce: &str, id: &str) -> bool {
+        self.is_of(id) && (self.nonce == nonce || self.nonce.is_empty())
+    }
+
     /// Whether it may be the holder for a task of this id.
     pub(in crate::rabbit) fn is_of(&self, id: &str) -> bool {
         if self.cut { id.starts_with(&self.id) } else { self.id == id }
@@ -70,8 +87,16 @@ pub(in crate::rabbit) const ASKING: &str = "?";
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::rabbit) enum Action {
+    /// Declare the own pending queue and the one of the channel, and consume the latter: one request behind the other, without
+    /// waiting for answers in between.
+    Show,
+    /// Declare the own pending queue once more, which renews its expiry.
+    Renew,
     /// Declare the key with the own name.
-    Claim,
+    Claim {
+        /// As in [`Holder`].
+        until_ms: u64,
+    },
     /// Declare the key as [`ASKING`].
     Ask,
     /// Look at the queues of this nonce.
@@ -94,8 +119,10 @@ pub(in crate::rabbit) enum Action {
 /// What the broker answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::rabbit) enum Answer {
-    /// To `Claim` and `Ask`: it is declared under that name. To `Lock`, `Unlock`, `Delete`, `Pause`: done.
+    /// To `Claim` and `Ask`: it is declared under that name. To all others: done.
     Done,
+    /// To `Show`: the queue of the channel expired before it was consumed.
+    Expired,
     /// To `Claim` and `Ask`: another name has it.
     Held(Holder),
     /// To `Look`: it is not there.
@@ -115,10 +142,27 @@ pub(in crate::rabbit) enum Outcome {
     Duplicate(Holder),
     /// Another publisher has had it for too long without a word.
     Busy,
+    /// The publish could not be shown: the broker is too slow.
+    Unshown,
+}
+
+/// That the pending queues of a publish are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::rabbit) struct Shown {
+    renew_at: Instant,
+}
+
+impl Shown {
+    /// By requests that were sent at that time.
+    fn at(sent: Instant) -> Shown {
+        Shown { renew_at: sent + RENEW_AFTER }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TakingState {
+    /// The pending queues of the publish are not there yet.
+    Showing,
     Claiming,
     /// The refusal was too short to name the holder.
     Asking,
@@ -142,18 +186,39 @@ enum TakingState {
 #[derive(Debug)]
 pub(in crate::rabbit) struct Taking {
     state: TakingState,
+    /// When the last answer came, and the next request is sent.
     now: Instant,
+    /// The same time by the wall clock, in milliseconds since 1970.
+    wall_ms: u64,
     deadline: Option<Instant>,
+    /// How long the key lasts, where the holder names its end.
+    lasts: Option<Duration>,
+    shown: Option<Shown>,
 }
 
 impl Taking {
-    pub(in crate::rabbit) fn new(now: Instant, patience: Duration) -> Taking {
-        Taking { state: TakingState::Claiming, now, deadline: now.checked_add(patience) }
+    /// `lasts`: for how long, if the broker may remove the key late. `shown`: what the key before this one has left, of the same
+    /// publish.
+    pub(in crate::rabbit) fn new(
+        (now, wall_ms): (Instant, u64),
+        patience: Duration,
+        lasts: Option<Duration>,
+        shown: Option<Shown>,
+    ) -> Taking {
+        let state = if shown.is_some() { TakingState::Claiming } else { TakingState::Showing };
+        Taking { state, now, wall_ms, deadline: now.checked_add(patience), lasts, shown }
+    }
+
+    /// For the next key of the same publish.
+    pub(in crate::rabbit) fn shown(&self) -> Option<Shown> {
+        self.shown
     }
 
     pub(in crate::rabbit) fn poll(&self) -> Action {
         match &self.state {
-            TakingState::Claiming | TakingState::Replacing => Action::Claim,
+            _ if self.must_renew() => Action::Renew,
+            TakingState::Showing => Action::Show,
+            TakingState::Claiming | TakingState::Replacing => Action::Claim { until_ms: self.until_ms() },
             TakingState::Asking | TakingState::Confirming(_) | TakingState::Checking(_) => Action::Ask,
             TakingState::Deleting => Action::Delete,
             TakingState::Looking(holder) => Action::Look { nonce: holder.nonce.clone() },
@@ -164,12 +229,38 @@ impl Taking {
         }
     }
 
+    /// The end of a key that is claimed now: not of one that was waited for.
+    fn until_ms(&self) -> u64 {
+        let lasts_ms = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        self.lasts.map_or(0, |lasts| self.wall_ms.saturating_add(lasts_ms(lasts)))
+    }
+
+    fn must_renew(&self) -> bool {
+        let claims = matches!(self.state, TakingState::Claiming | TakingState::Replacing);
+        claims && self.shown.is_some_and(|shown| shown.renew_at <= self.now)
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= self.now)
+    }
+
     /// `wall_ms`: the wall clock, in milliseconds since 1970.
     pub(in crate::rabbit) fn handle(&mut self, answer: Answer, now: Instant, wall_ms: u64) {
-        self.now = now;
-        let of_holder = |holder| of_holder(holder, wall_ms);
+        let (sent, renewed) = (self.now, self.must_renew());
+        (self.now, self.wall_ms) = (now, wall_ms);
+        if renewed {
+            self.shown = Some(Shown::at(sent));
+            return;
+        }
+        let (late, of_holder) = (self.is_late(), |holder| of_holder(holder, wall_ms));
         let state = std::mem::replace(&mut self.state, TakingState::Pausing);
         self.state = match (state, answer) {
+            (TakingState::Showing, Answer::Expired) if late => TakingState::Finished(Outcome::Unshown),
+            (TakingState::Showing, Answer::Expired) => TakingState::Showing,
+            (TakingState::Showing, _) => {
+                self.shown = Some(Shown::at(sent));
+                TakingState::Claiming
+            }
             (TakingState::Claiming, Answer::Done) => TakingState::Finished(Outcome::Taken),
             (TakingState::Claiming, Answer::Held(holder)) if holder.nonce.is_empty() && holder.cut => {
                 TakingState::Asking
@@ -187,9 +278,10 @@ impl Taking {
             (TakingState::Confirming(_), Answer::Held(holder)) => of_holder(holder),
             (TakingState::Looking(holder), Answer::Pending { alive: false }) => TakingState::Locking(holder),
             (TakingState::Looking(_) | TakingState::Locking(_), Answer::Pending { .. } | Answer::Busy) => {
-                match self.deadline {
-                    Some(deadline) if deadline <= now => TakingState::Finished(Outcome::Busy),
-                    _ => TakingState::Pausing,
+                if late {
+                    TakingState::Finished(Outcome::Busy)
+                } else {
+                    TakingState::Pausing
                 }
             }
             (TakingState::Locking(holder), Answer::Done) => TakingState::Checking(holder),
