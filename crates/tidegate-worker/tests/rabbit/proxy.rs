@@ -23,6 +23,8 @@ struct Ways {
     mark: RefCell<Option<Vec<u8>>>,
     /// What passes last to the broker, while its answers come back.
     last: RefCell<Option<Vec<u8>>>,
+    /// What comes from the broker under one name is passed on under another one of the same length.
+    renamed: RefCell<Option<(Vec<u8>, Vec<u8>)>>,
     /// Requests are held back; how many times something was.
     holding: Cell<bool>,
     held: Cell<u32>,
@@ -39,6 +41,7 @@ impl Proxy {
             silent: Cell::new(false),
             mark: RefCell::default(),
             last: RefCell::default(),
+            renamed: RefCell::default(),
             holding: Cell::new(false),
             held: Cell::new(0),
             changed: Event::new(),
@@ -67,6 +70,12 @@ impl Proxy {
     /// Holds all requests back as soon as this has passed. Answers come back.
     pub(crate) fn hold_after(&self, mark: &str) {
         *self.ways.last.borrow_mut() = Some(mark.as_bytes().to_vec());
+    }
+
+    /// Has the broker call something by another name, of the same length.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        assert_eq!(from.len(), to.len());
+        *self.ways.renamed.borrow_mut() = Some((from.as_bytes().to_vec(), to.as_bytes().to_vec()));
     }
 
     /// A request is held back.
@@ -128,6 +137,13 @@ async fn copy(from: &TcpStream, to: &TcpStream, ways: &Ways, requests: bool) {
         }
         while ways.silent.get() || (requests && ways.holding.get()) {
             ways.changed.wait().await;
+        }
+        if let Some((from, to)) = ways.renamed.borrow().as_ref().filter(|_| !requests) {
+            for at in 0..(count + 1).saturating_sub(from.len()) {
+                if buffer[at..].starts_with(from) {
+                    buffer[at..at + to.len()].copy_from_slice(to);
+                }
+            }
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_amqp::types::{AMQPValue, BasicProperties, FieldTable};
 use tidegate_amqp::{Connection, Consume, Delivery, Incoming, Message, Queue};
-use tidegate_worker::rabbit::QueueKind;
+use tidegate_worker::rabbit::{Options, QueueKind, RabbitBroker};
 use tidegate_worker::{Broker, Selection, Settled, Settlement, TaskError, TaskResult, TaskState, Verdict};
 
-use crate::support::{body, connect, envelope, name, on_loop, one, open_kind, settle, subscribe};
+use crate::proxy::Proxy;
+use crate::support::{body, connect, envelope, host, name, on_loop, one, open_kind, settle, subscribe};
 
 /// Beyond the 16 MiB that a worker takes unless it is told otherwise.
 const LARGE: usize = 20_000_000;
@@ -108,6 +109,32 @@ fn a_message_whose_properties_cannot_be_read_is_kept_with_its_bytes() {
             Some(AMQPValue::LongString(raw)) => assert!(raw.as_bytes().windows(6).any(|bytes| bytes == b"deeper")),
             other => panic!("unexpected: {other:?}"),
         }
+        broker.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_message_for_a_consumer_that_is_not_known_is_kept_with_its_bytes() {
+    on_loop(async {
+        let (proxy, queue) = (Proxy::to(&host()).await, name("stray"));
+        let broker = RabbitBroker::open(&format!("amqp://{}", proxy.host), Options::default()).await.unwrap();
+        let consumer = subscribe(&broker, &[&queue], 10).await;
+        // The tag of the task queue's consumer, in the broker's deliveries.
+        proxy.rename("queue-0", "queue-9");
+        let connection = connect().await;
+        publish(&connection, Message::to_queue(&queue, b"stray".to_vec())).await;
+        let dead = format!("{queue}.dead");
+        while connection.declare(&Queue::passive(&dead)).await.unwrap().messages == 0 {}
+        proxy.rename("queue-0", "queue-0");
+        publish(&connection, Message::to_queue(&queue, b"known".to_vec())).await;
+        let known = one(&consumer).await;
+        assert_eq!(body(&known), "known");
+        settle(&consumer, known.tag, Verdict::Ack).await;
+        consumer.close().await.unwrap();
+        let letters = broker.dead(Some(&queue), 10).await.unwrap();
+        assert_eq!((letters.len(), &letters[0].envelope.body[..]), (1, &b"stray"[..]));
+        assert!(letters[0].reason.contains(r#""queue-9" that is not known"#), "{}", letters[0].reason);
+        assert_eq!(connection.declare(&Queue::passive(&queue)).await.unwrap().messages, 0);
         broker.close().await.unwrap();
     });
 }
