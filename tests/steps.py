@@ -410,6 +410,16 @@ def browser(job: Job) -> None:
     job.run("tests/browser/jobs.py", job.scratch, program_directory() / "tidegate", ROOT / "samples", axe)
 
 
+def web_api(job: Job) -> None:
+    """The JSON API of the web page: the commands of its guides, then schemathesis against its own OpenAPI document."""
+    program = program_directory() / "tidegate"
+    job.run("tests/web/guide.py", job.scratch, program, ROOT / "samples")
+    python = python_environment(job, "schemathesis", "schemathesis==4.32.5")
+    seconds = "600" if soak else "30"
+    job.run("tests/web/api.py", job.scratch, python.parent / "schemathesis", seconds, program, built.examples["dashboard"],
+            ROOT / "samples")
+
+
 def real_pdfs(job: Job) -> None:
     job.run("tests/pdf/run.sh", job.scratch, built.examples["pdf_pages"])
 
@@ -454,6 +464,7 @@ def steps(mode: str) -> list[Step]:
         Step("rabbitmq", rabbit_tasks, ("build", "packages", "python peers"), load=0.3),
         Step("redis", redis_shared, ("build", "packages"), load=0.3),
         Step("browser", browser, ("build", "packages"), load=0.7),
+        Step("web api", web_api, ("build", "packages"), load=0.7),
         Step("pdf", real_pdfs, ("build", "packages"), load=0.7),
         Step("model", real_model, ("build", "packages"), load=0.7),
         Step("http", http_peers, ("build", "packages"), load=0.7),

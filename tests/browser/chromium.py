@@ -167,6 +167,10 @@ class Browser:
         features = [{"name": name, "value": value} for name, value in preferred.items()]
         self._call("Emulation.setEmulatedMedia", {"features": features})
 
+    def before_pages(self, script):
+        """Runs a script in every page that is opened from now on, before the page's own."""
+        self._call("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+
     def block(self, *patterns):
         """Lets requests to such addresses fail, and no others any more."""
         self._call("Network.setBlockedURLs", {"urls": list(patterns)})

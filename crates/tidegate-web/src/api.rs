@@ -16,21 +16,44 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone)]
 pub struct Doc {
     summary: &'static str,
-    parameters: Vec<(&'static str, &'static str)>,
+    parameters: Vec<(&'static str, &'static str, Value)>,
     errors: Vec<(u16, &'static str)>,
+    takes_files: bool,
+    sends: Vec<&'static str>,
 }
 
 impl Doc {
     /// A route of this summary, an imperative.
     #[must_use]
     pub fn new(summary: &'static str) -> Doc {
-        Doc { summary, parameters: Vec::new(), errors: Vec::new() }
+        Doc { summary, parameters: Vec::new(), errors: Vec::new(), takes_files: false, sends: Vec::new() }
     }
 
     /// Takes this query parameter, or describes `{name}` of the path.
     #[must_use]
     pub fn parameter(mut self, name: &'static str, description: &'static str) -> Doc {
-        self.parameters.push((name, description));
+        self.parameters.push((name, description, json!({"type": "string"})));
+        self
+    }
+
+    /// The same for a number, from 1.
+    #[must_use]
+    pub fn number(mut self, name: &'static str, description: &'static str) -> Doc {
+        self.parameters.push((name, description, json!({"type": "integer", "minimum": 1})));
+        self
+    }
+
+    /// Takes a form with the field `files`, as a browser uploads them.
+    #[must_use]
+    pub fn takes_files(mut self) -> Doc {
+        self.takes_files = true;
+        self
+    }
+
+    /// Sends a file of one of these media types.
+    #[must_use]
+    pub fn sends(mut self, media_types: &[&'static str]) -> Doc {
+        self.sends.extend(media_types);
         self
     }
 
@@ -99,11 +122,11 @@ impl Api {
         let parameters: Vec<Value> = doc
             .parameters
             .iter()
-            .map(|(name, description)| {
+            .map(|(name, description, schema)| {
                 let place = if in_path(name) { "path" } else { "query" };
                 json!({
                     "name": name, "in": place, "description": description,
-                    "required": place == "path", "schema": {"type": "string"},
+                    "required": place == "path", "schema": schema,
                 })
             })
             .collect();
@@ -118,6 +141,9 @@ impl Api {
         let error = Schema::to_value(self.generator.subschema_for::<ErrorBody>());
         let mut responses = Map::new();
         responses.insert("200".to_owned(), with_content("Done.", returns));
+        for media_type in &doc.sends {
+            responses["200"]["content"][*media_type] = json!({});
+        }
         let mut errors = doc.errors.clone();
         errors.extend([
             (400, "The request is malformed."),
@@ -125,11 +151,11 @@ impl Api {
             (403, "The server is read-only, or the request came from another site."),
             (429, "Too many wrong tokens."),
         ]);
-        if !doc.parameters.iter().all(|(name, _)| !in_path(name)) {
+        if doc.parameters.iter().any(|(name, ..)| in_path(name)) {
             errors.push((404, "There is no such thing."));
         }
-        if takes.is_some() {
-            errors.extend([(413, "The body is too large."), (415, "The body is not JSON.")]);
+        if takes.is_some() || doc.takes_files {
+            errors.extend([(413, "The body is too large."), (415, "The body is of another type.")]);
         }
         for (status, description) in errors {
             let content = Content { media_type: "application/json", schema: error.clone() };
@@ -139,6 +165,15 @@ impl Api {
         if let Some(content) = takes {
             operation["requestBody"] = with_content("", Some(content));
             operation["requestBody"]["required"] = Value::Bool(true);
+        }
+        if doc.takes_files {
+            let schema = json!({
+                "type": "object",
+                "properties": {"files": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}},
+                "required": ["files"],
+            });
+            operation["requestBody"] =
+                json!({"required": true, "content": {"multipart/form-data": {"schema": schema}}});
         }
         let methods = self.paths.entry(path.to_owned()).or_insert_with(|| Value::Object(Map::new()));
         methods[method.as_str().to_ascii_lowercase()] = operation;

@@ -192,7 +192,8 @@ fn reading(site: &mut Site, jobs: &Jobs) {
     );
     let here = jobs.clone();
     let doc = of_job("Download results: all.zip, html.zip, md.zip, json.zip, or NUMBER.html, .md, .json of one file")
-        .parameter("name", "The name of the download");
+        .parameter("name", "The name of the download")
+        .sends(&["application/zip", "text/html; charset=utf-8", "text/markdown; charset=utf-8", "application/json"]);
     site.api_raw(Method::GET, "/api/v1/jobs/{id}/download/{name}", None, &doc, move |request| {
         let jobs = here.clone();
         async move { job::download(&jobs, &request).await.map_err(failure) }
@@ -201,7 +202,8 @@ fn reading(site: &mut Site, jobs: &Jobs) {
 
 fn drafting(site: &mut Site, jobs: &Jobs) {
     let here = jobs.clone();
-    let doc = Doc::new("Make a draft of uploaded files (multipart/form-data, field files)")
+    let doc = Doc::new("Make a draft of uploaded files")
+        .takes_files()
         .error(413, "A file is too large.")
         .error(507, "There is no space.");
     site.api_raw(Method::POST, "/api/v1/jobs", Some("upload files"), &doc, move |request| {
@@ -212,7 +214,8 @@ fn drafting(site: &mut Site, jobs: &Jobs) {
         }
     });
     let here = jobs.clone();
-    let doc = of_job("Add files to a draft (multipart/form-data, field files)")
+    let doc = of_job("Add files to a draft")
+        .takes_files()
         .error(409, "The job has been started.")
         .error(413, "A file is too large.")
         .error(507, "There is no space.");
@@ -225,7 +228,7 @@ fn drafting(site: &mut Site, jobs: &Jobs) {
     });
     let here = jobs.clone();
     let doc = of_job("Remove a file from a draft")
-        .parameter("file", "The number of the file")
+        .number("file", "The number of the file")
         .error(409, "The job has been started.");
     site.api_action(Method::DELETE, "/api/v1/jobs/{id}/files/{file}", "remove a file", &doc, move |request, (): ()| {
         let jobs = here.clone();
@@ -237,7 +240,7 @@ fn drafting(site: &mut Site, jobs: &Jobs) {
         }
     });
     let here = jobs.clone();
-    let doc = of_job("Give the password of a PDF").parameter("file", "The number of the file");
+    let doc = of_job("Give the password of a PDF").number("file", "The number of the file");
     site.api_action(
         Method::POST,
         "/api/v1/jobs/{id}/files/{file}/password",
@@ -373,11 +376,11 @@ fn steer<F>(
 }
 
 fn of_job(summary: &'static str) -> Doc {
-    Doc::new(summary).parameter("id", "The number of the job")
+    Doc::new(summary).number("id", "The number of the job")
 }
 
 fn of_page(summary: &'static str) -> Doc {
-    of_job(summary).parameter("file", "The number of the file").parameter("page", "The number of the page, from 1")
+    of_job(summary).number("file", "The number of the file").number("page", "The number of the page, from 1")
 }
 
 /// Sends a file piece by piece, under its name.

@@ -1,5 +1,6 @@
 //! Jobs over real HTTP: uploads, runs against a strict mock server, reading, downloads, restarts, hostile input.
 
+mod attacks;
 mod hostile;
 mod rebuilds;
 mod runs;

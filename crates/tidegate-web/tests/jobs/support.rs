@@ -1,6 +1,7 @@
 //! A server with jobs, and a client that acts as a browser does.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -61,6 +62,7 @@ pub(crate) fn mock(server: &Handle, quotas: Quotas) -> Upstream {
 /// A server that is up.
 pub(crate) struct Up {
     pub(crate) jobs: Jobs,
+    address: SocketAddr,
     base: String,
     client: Client,
     stopper: Stopper,
@@ -91,12 +93,30 @@ impl Answered {
 
 impl Up {
     pub(crate) async fn start(directory: &Path, upstreams: Vec<Upstream>, settings: Settings) -> Up {
+        Up::start_with(directory, upstreams, settings, Up::options()).await
+    }
+
+    pub(crate) fn options() -> Options {
+        Options::new("127.0.0.1:0".parse().unwrap())
+    }
+
+    pub(crate) async fn start_with(
+        directory: &Path,
+        upstreams: Vec<Upstream>,
+        settings: Settings,
+        options: Options,
+    ) -> Up {
         let jobs = Jobs::open(directory, upstreams, settings).await.unwrap();
         let mut site = Site::new();
         jobs.mount(&mut site);
-        let server = site.bind(Options::new("127.0.0.1:0".parse().unwrap())).await.unwrap();
-        let (base, stopper) = (format!("http://{}", server.address()), server.stopper());
-        Up { jobs, base, client: Client::new(), stopper, running: spawn(server.run()) }
+        let server = site.bind(options).await.unwrap();
+        let (address, stopper) = (server.address(), server.stopper());
+        let base = format!("http://{address}");
+        Up { jobs, address, base, client: Client::new(), stopper, running: spawn(server.run()) }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Answered {
@@ -174,6 +194,21 @@ impl Up {
                 async move { jobs.changed(revision).await }
             });
             let _ = tidegate_loop::wait(&[timer, changed], tidegate_loop::When::FirstCompleted, None).await;
+        }
+    }
+
+    /// Waits until the page has so many versions.
+    pub(crate) async fn until_versions(&self, id: JobId, file: u32, page: u32, count: usize) {
+        let path = format!("/jobs/{id}/files/{file}/pages/{page}");
+        let began = Instant::now();
+        loop {
+            let revision = self.jobs.revision();
+            let shown = self.api("GET", &path, Value::Null).await.json();
+            if shown["versions"].as_array().is_some_and(|versions| versions.len() == count) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "still {shown:#}");
+            self.jobs.changed(revision).await;
         }
     }
 

@@ -184,8 +184,9 @@ pub(super) fn mount(limits: &Limits, site: &mut Site) {
         }
     });
     let own = limits.clone();
-    let doc =
-        Doc::new("Change limits, or foretell what a change would do").error(409, "These limits cannot be changed.");
+    let doc = Doc::new("Change limits, or foretell what a change would do")
+        .error(404, "There is no such upstream or limit.")
+        .error(409, "These limits cannot be changed.");
     site.api_action(
         Method::POST,
         "/api/v1/limits",
