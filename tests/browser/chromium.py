@@ -262,10 +262,10 @@ class Browser:
         """The document as it is now; works without scripts."""
         return self._call("DOM.getOuterHTML", {"nodeId": self._call("DOM.getDocument")["root"]["nodeId"]})["outerHTML"]
 
-    def picture(self, path):
-        """The whole page as a PNG; returns its size in bytes."""
+    def picture(self, path, most=8000):
+        """The page as a PNG, down to `most` pixels; returns its size in bytes."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 8000), "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most), "scale": 1}
         for attempt in range(3):
             try:
                 shot = self._call("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}, 20)

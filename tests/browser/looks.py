@@ -33,3 +33,10 @@ class Looks:
                 browser.accessible(self.axe, where)
         browser.look(1440)
         print(f"{name}: light, dark, phone")
+
+    def for_the_docs(self, name, height):
+        """The top of the page as docs/images has it: light, and small."""
+        self.browser.look(1120, height)
+        self.browser.run("scrollTo(0, 0)")
+        self.browser.picture(f"{self.pictures}/docs-{name}.png", height)
+        self.browser.look(1440)

@@ -11,7 +11,7 @@ use super::parts::{
     amounts, at, bar, failure, job_id, money_text, page_key, page_state, sentence, status, time, tokens_short,
 };
 use crate::answer::{Answer, Failure};
-use crate::format::{count, counted, duration, instant};
+use crate::format::{self, count, counted, duration, instant};
 use crate::jobs::{FailureView, Job, JobError, JobId, JobKind, JobStatus, JobView, Jobs, PageState};
 use crate::live::{Source, Values};
 use crate::page::Page;
@@ -222,7 +222,11 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
             div.stack {
                 section aria-labelledby="h-failed" {
                     div.sec-head { h2 #h-failed { "Failed pages, by reason" } span.end.dim.small { span data-v="job.n.x" { (count(view.pages.failed)) } " of " (count(view.pages.pages)) } }
-                    @if failures.is_empty() { p.sub { "None when this page was loaded." } } @else { (reasons(view, failures, &base, may_act)) }
+                    @if failures.is_empty() { p.sub { "None." } }
+                    @else {
+                        (reasons(view, failures, &base, may_act))
+                        @if is_active(view) { p.cap { "As of " (format::time_now()) "; the grid shows later ones, too." } }
+                    }
                 }
             }
         }
@@ -255,7 +259,9 @@ fn actions(view: &JobView, base: &str) -> Markup {
             _ => {}
         }
         @if view.pages.failed > 0 && view.kind == JobKind::Explain {
-            (button("retry", &format!("Retry {} failed", count(view.pages.failed)), None))
+            form.inline method="post" action={ (base) "/retry" } {
+                button.btn { "Retry " span data-v="job.n.x" { (count(view.pages.failed)) } " failed" }
+            }
         }
     }
 }
@@ -457,12 +463,17 @@ fn values(view: &JobView, letters: Vec<u8>) -> Values {
     values
 }
 
+fn is_active(view: &JobView) -> bool {
+    matches!(view.state, JobStatus::Running | JobStatus::Blocked)
+}
+
 /// Buttons, forms and the list of failures follow from these.
 fn key(view: &JobView) -> String {
-    let active = matches!(view.state, JobStatus::Running | JobStatus::Blocked);
+    let active = is_active(view);
     let locked = view.files.iter().filter(|file| matches!(file.status, "needs_password" | "wrong_password")).count();
     let state = if active { "active" } else { view.state.word() };
-    let failed = if active { String::new() } else { view.pages.failed.to_string() };
+    // While pages are sent: once, at the first failure.
+    let failed = if active { view.pages.failed.min(1) } else { view.pages.failed };
     format!("{state} {failed} {locked}")
 }
 

@@ -309,7 +309,7 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
                     }
                 }
             }
-            p.planbar { span data-plan-short {} a.btn href="#plan-h" { "Plan and start" } }
+            @if !rebuild { p.planbar { span data-plan-short {} a.btn href="#plan-h" { "Plan and start" } } }
             aside aria-labelledby="plan-h" {
                 form #job.panel.plan method="post" action={ (base) "/start" } data-plan={ (base) "/plan" } {
                     @if !rebuild {
