@@ -406,8 +406,14 @@ def browser(job: Job) -> None:
     job.run("tests/browser/timeline.sh", job.scratch, env=env)
     job.run("tests/browser/document.py", job.scratch, env=env)
     axe = axe_core(job)
-    job.run("tests/browser/web.py", job.scratch, built.examples["dashboard"], axe)
-    job.run("tests/browser/jobs.py", job.scratch, program_directory() / "tidegate", ROOT / "samples", axe)
+    try:
+        job.run("tests/browser/web.py", job.scratch, built.examples["dashboard"], axe)
+        job.run("tests/browser/jobs.py", job.scratch, program_directory() / "tidegate", ROOT / "samples", axe)
+    finally:
+        # For people: each page in light, dark and at phone width, and the page that failed.
+        for name in ("web", "jobs"):
+            if (job.scratch / name).exists():
+                shutil.copytree(job.scratch / name, TARGET / "test-pictures" / name, dirs_exist_ok=True)
 
 
 def web_api(job: Job) -> None:
