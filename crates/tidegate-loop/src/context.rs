@@ -1,5 +1,5 @@
 //! Context variables: values that follow the flow of control, inherited by tasks, callbacks and done-callbacks when
-//! they are made. A context is an immutable map that is shared until somebody writes, so inheriting one costs a
+//! they are made. A context is an immutable map that is shared until one is written to, so inheriting one costs a
 //! reference count. To another thread it travels as a copy: the values that can leave their thread are cloned, the
 //! others (`ContextVar::local`) stay behind.
 
@@ -15,7 +15,7 @@ use crate::kernel::current;
 
 /// What a context holds: few variables, so a list searched by the variable's address. `None` is the empty one.
 type Map = Option<Rc<Vec<ContextEntry>>>;
-/// A variable's address, which is nobody else's.
+/// A variable's address, which is unique.
 type Key = usize;
 /// How a value is copied for another thread.
 type Carry = fn(&dyn Any) -> Box<dyn Any + Send>;

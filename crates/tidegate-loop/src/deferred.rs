@@ -1,4 +1,4 @@
-//! The settable future: a result that somebody will provide, with done-callbacks and any number of waiters.
+//! The settable future: a result that is set once, later, with done-callbacks and any number of waiters.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::error::Error;
@@ -17,7 +17,7 @@ use crate::task::awaited::{Awaited, Counted};
 use crate::task::cancel;
 use crate::task::{CallbackId, DoneCallback, Waiters};
 
-/// A result to be set, once, by whoever has it; shared by cloning.
+/// A result that is set once, through any clone, and awaited through any clone. asyncio's `Future`.
 ///
 /// ```
 /// use tidegate_loop::{run, spawn, LoopHandle};
@@ -35,9 +35,9 @@ pub struct Deferred<T: 'static> {
 
 struct DeferredShared<T: 'static> {
     loop_serial: u32,
-    /// Somebody has seen the error.
+    /// The error was returned to an awaiter or by `result`, so it is not reported.
     retrieved: Cell<bool>,
-    /// The first in line, when that is a task of a loop's; everybody else is in `others`. Its bits, or 0, which is no name.
+    /// The first waiter, if that is a task of a loop; every other waiter is in `others`. The bits of its name, or 0.
     first: Cell<u64>,
     /// Mostly there are none.
     others: OnceCell<Box<RefCell<Waiters<Deferred<T>>>>>,
@@ -123,7 +123,7 @@ impl<T: 'static> Deferred<T> {
         Ok(())
     }
 
-    /// Cancels it, if it is not done: whoever awaits it gets [`FutureError::Cancelled`].
+    /// Cancels it, if it is not done: every task that awaits it gets [`FutureError::Cancelled`]. Returns `false` if it was done.
     ///
     /// ```
     /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
@@ -150,14 +150,14 @@ impl<T: 'static> Deferred<T> {
 
     #[inline(never)]
     fn wake_all(&self) {
-        // It stays where it is: nobody asks for the first in the line of what is done.
+        // Not cleared: the first waiter of a future that is done is never read.
         let first = self.shared.first.get();
         if self.shared.others.get().is_some() || !current::wake_first(first) {
             self.wake_each(first);
         }
     }
 
-    /// With all that is rare: others, observers, tasks of other loops.
+    /// The cases that `wake_all` leaves out: more waiters, observers, tasks of other loops.
     #[cold]
     #[inline(never)]
     fn wake_each(&self, first: u64) {
@@ -376,7 +376,7 @@ impl<T: Clone> Future for Awaiting<T> {
             return Poll::Pending;
         }
         this.place = InLine::Nowhere;
-        // Nobody else will ask for it: it is moved and not copied.
+        // This is the only reference, so the result is moved and not cloned.
         if let Some(shared) = this.future.shared.get_mut()
             && let Some(Settled::Result(result)) = shared.settled.get_mut()
             && let Some(result) = result.take()
@@ -388,7 +388,7 @@ impl<T: Clone> Future for Awaiting<T> {
 }
 
 impl<T> Awaiting<T> {
-    /// Apart, so that an await that is ready needs fewer registers.
+    /// `#[inline(never)]`: keeps the ready path of `poll` free of the registers that waiting needs.
     #[inline(never)]
     fn wait(&mut self, waker: &Waker) {
         match waker::name_of(waker) {
@@ -401,13 +401,13 @@ impl<T> Awaiting<T> {
         }
     }
 
-    /// What was awaited is done, and a request to cancel had been passed on. True: it is raised here.
+    /// The future is done, and a cancellation had been forwarded to it. Returns `true` if that is raised here.
     #[cold]
     fn came_back(&self) -> bool {
         cancel::awaited_came_back(self.future.shared.any(), self.future.is_cancelled())
     }
 
-    /// The first place is the one it has, or nobody was there before.
+    /// Whether this await is the first waiter, or can become it because there is none.
     #[inline]
     fn may_be_first(&self, name: Name) -> bool {
         match self.place {

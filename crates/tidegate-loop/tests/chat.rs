@@ -1,4 +1,4 @@
-//! The chat server of the examples: people come, speak and leave, and everybody else hears of it.
+//! The chat server of the examples: clients come, send lines and leave, and all others receive that.
 
 #[path = "../examples/chat/room.rs"]
 mod room;

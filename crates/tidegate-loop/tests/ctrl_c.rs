@@ -348,7 +348,7 @@ struct Program {
 impl Program {
     fn start(name: &str) -> Program {
         let program = std::env::current_exe().unwrap();
-        // Whoever runs the tests in the background may have had it ignored.
+        // A shell that runs the tests in the background may have had it ignored.
         let disposition = if name.starts_with("ignored") { "--ignore-signal=INT" } else { "--default-signal=INT" };
         let mut command = Command::new("env");
         command.arg(disposition).arg(program);

@@ -82,7 +82,7 @@ fn leaves_nothing(scenario: impl Fn()) {
     assert_eq!(left, 0, "bytes left by ten rounds");
 }
 
-/// A strict loop that says nothing about what nobody fetched.
+/// A strict loop that does not report errors that were never fetched.
 fn deaf() -> EventLoop {
     let event_loop = strict();
     event_loop.set_exception_handler(|_| ());
@@ -403,7 +403,7 @@ fn a_done_callback_added_on_a_closed_loop_is_dropped() {
     let (on_future, on_task) = (alive.clone(), alive.clone());
     future.add_done_callback(move |_| drop(on_future));
     task.add_done_callback(move |_| drop(on_task));
-    assert_eq!(alive.others(), 0, "nobody is left to call it");
+    assert_eq!(alive.others(), 0, "nothing is left to call it");
     leaves_nothing(|| {
         let event_loop = strict();
         let (handle, future) = (event_loop.handle(), event_loop.create_future());
@@ -494,7 +494,7 @@ fn what_nobody_fetched_is_reported_once_when_the_task_goes() {
         assert_eq!(reports.all().len(), 1);
         drop(handle);
         expect(&[(ReportKind::UnseenPanic, "one"), (ReportKind::UnseenError, "two")]);
-        // Somebody still holds the task and could ask: reported when that goes.
+        // A `Task` is still there and could be asked: reported when that is dropped.
         let task = event_loop.task().spawn_fallible(async { Err::<(), _>("three") }).task();
         idle(&event_loop);
         assert_eq!(reports.all().len(), 2);

@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes that a dump of so many tasks allocates, each waiting at a socket of its own.
+/// Bytes that a dump of `tasks` tasks allocates, each waiting at a socket of its own.
 fn bytes_of_a_dump(tasks: usize) -> usize {
     run(async move {
         let mut peers = Vec::new();
@@ -67,7 +67,7 @@ fn now() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// CPU time in which so many children of a group are spawned and end.
+/// CPU time in which the children of a group are spawned and end.
 fn cpu_seconds_of_a_group(children: usize) -> f64 {
     let before = now();
     run(async move {

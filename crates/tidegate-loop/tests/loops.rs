@@ -110,7 +110,7 @@ fn inside_a_loop_it_is_refused() {
     run(async { drop(run_loops(1, |_| async {})) }).unwrap();
 }
 
-/// Tells everybody who connects its number, and ends when it is told to.
+/// Sends its number to each client, and ends when it is stopped.
 async fn serve(index: usize, address: SocketAddr, ready: mpsc::Sender<()>) -> usize {
     let listener = TcpListener::options().reuse_port(true).bind(address).await.unwrap();
     ready.send(()).unwrap();
@@ -144,7 +144,7 @@ fn loops_that_share_a_port_all_get_connections() {
             let Ok(mut stream) = StdStream::connect(address) else { continue };
             stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let mut index = [0];
-            // A loop that has just ended resets who was in its line; the system sends the next one elsewhere.
+            // A loop that has just ended resets the connections in its backlog; the system sends the next one elsewhere.
             if stream.read_exact(&mut index).is_err() {
                 continue;
             }

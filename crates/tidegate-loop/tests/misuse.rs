@@ -393,7 +393,7 @@ fn an_observer_may_take_itself_off() {
     assert_eq!(seen.get(), 1);
 }
 
-/// An error that knows whether it is still whole when somebody reads it.
+/// An error that knows whether it is still whole when it is read.
 struct Watched {
     intact: Rc<Cell<bool>>,
     _first: Spoils,

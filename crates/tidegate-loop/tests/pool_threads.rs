@@ -31,7 +31,7 @@ fn single() -> ThreadPool {
     ThreadPool::builder().threads_max(1).build()
 }
 
-/// A job that says when it has begun and ends when it is told to.
+/// A job that says when it has begun and ends when it is released.
 struct Gate {
     begins: Receiver<()>,
     end: Sender<()>,
@@ -470,7 +470,7 @@ fn a_job_can_be_awaited_on_any_executor() {
     assert_eq!(results.recv().unwrap(), 5);
 }
 
-/// The jobs end in an order that the loop must not see, each when it is told to.
+/// The jobs end in an order that the loop must not see, each when it is released.
 fn virtual_run(seed: u64, order: &[usize]) -> Vec<String> {
     let log = support::Log::new();
     let lines = log.clone();

@@ -15,7 +15,7 @@ use tidegate_loop::{Duration, EventLoop, LoopHandle, SelectorKind, gather_all, i
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// The children of this process that have ended and that nobody has reaped.
+/// The children of this process that have ended and were not reaped.
 fn zombies() -> usize {
     children().filter(|(_, state)| *state == 'Z').count()
 }
@@ -89,7 +89,7 @@ fn the_end_of_a_child_is_told_with_code_or_signal() {
         child.signal(SignalKind::USER1).unwrap();
         let status = child.wait().await.unwrap();
         assert_eq!((status.signal(), status.code()), (Some(libc::SIGUSR1), None));
-        // It is known from now on, and signals find nobody.
+        // It is known from now on, and signals reach no process.
         assert_eq!((child.wait().await.unwrap(), child.try_wait().unwrap()), (status, Some(status)));
         child.kill().unwrap();
         assert_eq!(child.id(), None);
@@ -201,7 +201,7 @@ fn dropped_children_are_reaped_on_the_loop() {
                 drop(Command::new("true").spawn().unwrap());
             }
             all_reaped().await;
-            assert_eq!((descriptors(), threads()), (before, threads_before), "nobody else was needed");
+            assert_eq!((descriptors(), threads()), (before, threads_before), "no helper was needed");
         })
         .unwrap();
 }
@@ -324,7 +324,7 @@ fn a_time_limit_does_not_wait_for_those_who_hold_the_pipe() {
         let error = command.output().await.unwrap_err();
         let ProcessError::TimedOut { output, .. } = &error else { panic!("{error}") };
         let grandchild: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
-        // SAFETY: the grandchild that was just heard of; it sleeps.
+        // SAFETY: the grandchild that has just reported; it sleeps.
         assert_eq!(unsafe { libc::kill(grandchild, libc::SIGKILL) }, 0);
     });
 }

@@ -17,7 +17,7 @@ use tidegate_loop::{
     gather_all, shield, sleep, spawn, timeout, wait, yield_now,
 };
 
-/// What an observer is told, as a line; addresses, which no two runs share, are left out.
+/// An observer's event as a line; addresses, which no two runs share, are left out.
 fn line(at: Duration, event: &LoopEvent<'_>) -> String {
     let name = |task: &Task| task.name().to_string();
     let kind = |event: &LoopEvent<'_>| {
@@ -313,7 +313,7 @@ fn a_manual_clock_stands_still_until_it_is_moved() {
     event_loop.run_until_idle().unwrap();
     log.expect(["1 at 10ms", "2 at 100ms", "3 at 100ms"]);
     assert!(sleepers.iter().all(|sleeper| sleeper.is_finished()));
-    // Nobody would ever move it: waiting is an error, not a hang.
+    // Nothing would ever move it: waiting is an error, not a hang.
     let waiting = event_loop.run_until_complete(sleep(ms(1)));
     assert!(matches!(waiting, Err(RunError::Stalled(_))), "{waiting:?}");
 }

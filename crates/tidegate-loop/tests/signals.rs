@@ -1,4 +1,4 @@
-//! Signals: every listener on every loop is told, handlers follow asyncio's rules, and what the process did with a
+//! Signals: every listener on every loop receives them, handlers follow asyncio's rules, and what the process did with a
 //! signal before is kept and put back. Each test has a real-time signal of its own, because they run side by side.
 
 use std::cell::{Cell, RefCell};
@@ -248,7 +248,7 @@ fn a_handler_the_program_had_before_is_called_too_and_is_put_back() {
 
 static BEHIND: AtomicUsize = AtomicUsize::new(0);
 
-/// As well-behaved libraries do it: calls who was there before.
+/// As well-behaved libraries do it: calls the handler that was there before.
 extern "C" fn later(signal: i32) {
     let before = BEHIND.load(Ordering::SeqCst);
     // SAFETY: the address of the crate's handler, as the system gave it; it looks at the number only.

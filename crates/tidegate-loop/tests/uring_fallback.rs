@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tidegate_loop::net::{TcpListener, TcpStream};
 use tidegate_loop::{EventLoop, SelectorKind, spawn};
 
-/// What was logged, by whom.
+/// What was logged, with its level.
 static LOGGED: Mutex<Vec<(log::Level, String)>> = Mutex::new(Vec::new());
 
 struct Log;

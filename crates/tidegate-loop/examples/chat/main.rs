@@ -1,5 +1,5 @@
-//! A chat server: everybody who connects gives a name in the first line, and every line after that goes to all the
-//! others. One thread, one task a person; nobody who reads slowly keeps the others waiting.
+//! A chat server: each client sends its name in the first line, and every line after that goes to all other clients. One
+//! thread, one task per client; a client that reads slowly does not keep the others waiting.
 //!
 //! ```text
 //! cargo run -p tidegate-loop --example chat -- 127.0.0.1:4000

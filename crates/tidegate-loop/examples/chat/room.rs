@@ -1,4 +1,4 @@
-//! The room: who is in it, and who is told what.
+//! The room: its visitors, and which lines go to whom.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use tidegate_loop::Task;
 use tidegate_loop::net::TcpStream;
 use tidegate_loop::stream::StreamWriter;
 
-/// Whoever has more than this to catch up with is shown the door: it does not read.
+/// A visitor with more unsent bytes than this is disconnected: it does not read.
 const BACKLOG_MAX: usize = 1 << 20;
 
-/// Everybody who is here. A clone is the same room.
+/// All visitors. A clone is the same room.
 #[derive(Clone, Default)]
 pub(crate) struct Room {
     people: Rc<RefCell<BTreeMap<SocketAddr, Person>>>,
@@ -25,7 +25,7 @@ struct Person {
     visit: Task,
 }
 
-/// Somebody's stay; it ends, and the others are told, however the visit's task ends.
+/// A visit. Dropping it removes the visitor and announces that, however the visit's task ends.
 struct Stay {
     room: Room,
     peer: SocketAddr,
@@ -55,7 +55,7 @@ impl Room {
         Stay { room: self.clone(), peer }
     }
 
-    /// Tells everybody but `from`. Writing never waits, so a slow reader delays nobody.
+    /// Sends a line to all but `from`. Writing never waits, so a slow reader delays no other visitor.
     fn broadcast(&self, from: SocketAddr, line: &str) {
         let line = format!("{line}\n");
         for (_, person) in self.people.borrow().iter().filter(|(peer, _)| **peer != from) {

@@ -36,10 +36,7 @@ const REFINEMENTS: [(&str, &str); 7] = [
     ("equal-deadlines", "timers with one deadline: a heap has no stable order; FIFO by sequence number"),
     ("group-cancel-order", "a failing group cancels its tasks in the order of a set; in the order of spawning"),
     ("as-completed-done-order", "tasks done beforehand come in the order of a set; in the order of the arguments"),
-    (
-        "self-await",
-        "a task that awaits itself is told a turn later, and cannot be awaited any more; at once, and it can",
-    ),
+    ("self-await", "a task that awaits itself fails a turn later, and cannot be awaited any more; at once, and it can"),
     ("runner-cancel-order", "a runner cancels the tasks that are left in the order of a set; in the order of spawning"),
     ("run-keeps-value", "a value that main returns with a cancellation pending is dropped; it is returned"),
     ("closed-loop", "a task spawned while a runner closes stays pending; it is cancelled with the loop"),

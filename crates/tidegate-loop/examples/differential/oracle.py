@@ -159,7 +159,7 @@ class Run(World):
         self.loop.stop()
 
     def on_report(self, loop, context):
-        # What the collector finds (exceptions nobody asked for) comes at no defined time and is left out.
+        # What the collector finds (exceptions that were never fetched) comes at no defined time and is left out.
         if "handle" in context:
             self.write("loop", f"report {name_of(context['exception'])}")
 
@@ -439,7 +439,7 @@ class Run(World):
                 self.write(frame.record.who, "finally")
                 last = await self.block(frame, argument["finally"])
                 if last is not None:
-                    return last  # a return in `finally` wins over what was under way, errors included
+                    return last  # a return in `finally` wins over what came before, errors included
         return value
 
 

@@ -3,7 +3,7 @@
 //! A program owns a fixed number of *places* of each sort (tasks, settable futures, handles, done-callback marks,
 //! context tokens); statements refer to them by number. A place may be empty when it is used: both interpreters then
 //! write `none` and go on. A task has one claim on its result (tidegate's join handle); `Join`, `Shield`, `Gather`,
-//! `WaitFor`, `AsCompleted` and `AwaitSelf` need it and pass over tasks whose claim somebody else has. CPython knows no
+//! `WaitFor`, `AsCompleted` and `AwaitSelf` need it and pass over tasks whose claim is in use. CPython knows no
 //! such thing, but its interpreter keeps the same account, so that both choose the same tasks. Nothing loops and a body starts or calls only bodies behind itself, so every program ends.
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub(crate) struct Program {
     pub(crate) seed: u64,
     pub(crate) ending: Ending,
     /// An observer counts the turns of the loop, and the transcript has them beside the time. Half of the programs run
-    /// without: a watched loop takes other paths than one that nobody looks at.
+    /// without: an observed loop takes other code paths.
     pub(crate) watched: bool,
     /// Whatever begins to run says what the context variables are to it.
     pub(crate) shows_vars: bool,
@@ -66,7 +66,7 @@ pub(crate) enum Stmt {
     Do(Action),
     Sleep(Ticks),
     Yield,
-    /// Awaits a task through what everybody may hold: any number may.
+    /// Awaits a task through its `Task`, which any number of tasks may do.
     AwaitTask(Place),
     /// Awaits a task through its join handle, of which there is one.
     Join(Place),
@@ -133,7 +133,7 @@ pub(crate) enum Action {
     Cancel(Place),
     CancelSelf,
     Uncancel,
-    /// Takes back a request somebody made to another task.
+    /// Withdraws a request made to another task.
     UncancelTask(Place),
     ShowTask(Place),
     NewFuture(Place),
@@ -209,7 +209,7 @@ pub(crate) enum Mode {
     All,
 }
 
-/// When a time-out strikes: after so many ticks, at a tick (which may have passed), or never.
+/// When a time-out strikes: after a number of ticks, at a tick (which may have passed), or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Limit {
     In(Ticks),

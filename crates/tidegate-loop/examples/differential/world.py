@@ -69,7 +69,7 @@ class Record:
         self.who = f"T{number}"
         self.task = None
         self.value = None  # what the main task of a run returned
-        self.claimed = False  # somebody has what in tidegate is the one join handle
+        self.claimed = False  # a statement uses what in tidegate is the one join handle
 
 
 class Group:

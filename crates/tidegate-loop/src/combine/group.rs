@@ -210,7 +210,7 @@ impl<E: 'static> GroupShared<E> {
             }
             *self.all_ended.borrow_mut() = None;
         }
-        // What the group itself requested it takes back; what is left is somebody else's.
+        // The group withdraws its own request; what is left was requested from outside.
         if self.parent_cancelled.get() && self.parent.uncancel() == 0 {
             cancelled = None;
         }

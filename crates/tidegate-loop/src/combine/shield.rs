@@ -1,4 +1,4 @@
-//! Shielding a task from the cancellation of those who wait for it.
+//! Shielding a task from the cancellation of the tasks that wait for it.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};

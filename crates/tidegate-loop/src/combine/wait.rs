@@ -87,7 +87,7 @@ pub async fn wait(tasks: &[impl AsTask], when: When, timeout: Option<Duration>) 
     });
     let ids = ids.collect();
     let watch = Watch { tasks: &tasks, ids, timer };
-    // Never cancelled by anybody but the task itself, and that does not come out here.
+    // Only a request to the waiting task cancels it, and that is raised there instead of coming out here.
     let _ = enough.await;
     drop(watch);
     let (done, pending) = (0..tasks.len()).partition(|&at| tasks[at].is_finished());

@@ -2,7 +2,7 @@
 //! when its caller sends a value or an error in. `send`, `throw`, `close` and delegation behave as
 //! Python's generators do (PEP 342 and PEP 380), which is what event loops were first built from.
 //!
-//! For whoever wants a generator, a two-way pipe or a scheduler driven by hand. It stands by
+//! For programs that want a generator, a two-way pipe or a scheduler driven by hand. It stands by
 //! itself: nothing in it needs an event loop.
 //!
 //! The body is an `async` closure that owns a [`Co`]; its only `await`s are on that `Co`. The caller
@@ -33,7 +33,7 @@
 //! [`ChildFault`].
 //!
 //! Left out: bodies that wait for I/O or timers (awaiting anything that is not ready panics: there
-//! is nobody to wake the body up), threads (nothing here is `Send`), and delegation to plain
+//! is no loop to wake the body up), threads (nothing here is `Send`), and delegation to plain
 //! iterators (`for v in iter { co.yield_(v).await?; }` says the same). Each step passes through
 //! every delegating parent, so a chain of `n` costs `n` polls a step.
 
@@ -319,8 +319,8 @@ impl<'a, Y, S, T, E> Coroutine<'a, Y, S, T, E> {
 
 impl<Y, S, T, E> Drop for Coroutine<'_, Y, S, T, E> {
     fn drop(&mut self) {
-        // A body that never started has nothing to be told, and one that fails now has nobody to
-        // tell. A body that panicked during an unwinding would abort the process.
+        // A body that never started has nothing to clean up, and an error that it raises now has no
+        // receiver. A body that panicked during an unwinding would abort the process.
         if self.lifecycle() == Lifecycle::Suspended && !thread::panicking() {
             let _ = self.close();
         }
@@ -335,7 +335,7 @@ impl<Y, S, T, E> fmt::Debug for Coroutine<'_, Y, S, T, E> {
 
 /// The body's end of the exchange: yields values, and delegates to other coroutines.
 ///
-/// Its methods take `&mut self`, so that two of them cannot be under way at once; lend it to helper
+/// Its methods take `&mut self`, so that two of them cannot run at once; lend it to helper
 /// functions as `&mut Co`.
 ///
 /// ```
@@ -454,7 +454,7 @@ impl<Y, S, E> Co<Y, S, E> {
                     Err(CloseError::Yielded(_)) => Err(Thrown::Child(ChildFault::IgnoredExit)),
                 },
                 Err(thrown) => match child.throw(thrown) {
-                    // Somebody else ended the child meanwhile: the error is ours to handle.
+                    // Other code ended the child meanwhile: the error is ours to handle.
                     Err(ResumeError::Finished(thrown)) => Err(thrown),
                     other => other.map_err(ResumeError::into_parent),
                 },
@@ -473,7 +473,7 @@ impl<Y, S, E> fmt::Debug for Co<Y, S, E> {
 ///
 /// # Panics
 ///
-/// When the body ends with a [`Thrown::Exit`] or [`Thrown::Child`] that nobody threw in.
+/// When the body ends with a [`Thrown::Exit`] or [`Thrown::Child`] that was not thrown in.
 ///
 /// ```
 /// # use tidegate_loop::coroutine::Coroutine;

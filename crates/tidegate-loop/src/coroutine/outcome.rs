@@ -74,7 +74,7 @@ impl<E> From<E> for Thrown<E> {
 pub enum ChildFault {
     /// It had ended, so there is no return value: make a new one.
     Finished,
-    /// It is running: a coroutine cannot delegate to itself or to whoever delegates to it.
+    /// It is running: a coroutine cannot delegate to itself or to a coroutine that delegates to it.
     Running,
     /// It was closed and yielded instead of ending; it is still suspended.
     IgnoredExit,

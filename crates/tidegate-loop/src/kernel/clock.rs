@@ -11,7 +11,8 @@ pub(crate) type Nanos = i64;
 
 pub(crate) struct Clock {
     base: Instant,
-    /// The machine's clock at `base`, or a moment after it: what is said to be over here is over for an `Instant` too.
+    /// `CLOCK_MONOTONIC` read just after `base`, so that `now()` never runs ahead of `Instant::now()`: a deadline that has
+    /// passed here has passed there.
     base_raw: Nanos,
     /// `None`: real time.
     offset: Option<Cell<Nanos>>,

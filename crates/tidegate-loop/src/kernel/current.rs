@@ -59,8 +59,8 @@ pub(crate) fn on<R>(serial: u32, f: impl FnOnce(&Kernel) -> R) -> Option<R> {
     })
 }
 
-/// Wakes a task of a loop of this thread that is not running at the moment; false if the name is another thread's. Its
-/// place in line is the one it would have while the loop runs, which a detour through the inbox would not give it.
+/// Wakes a task of a loop of this thread that is not running at the moment; returns `false` if the loop is another
+/// thread's. Through the inbox the task would be queued later than what is woken directly after it.
 pub(crate) fn wake_idle(name: Name) -> bool {
     match find(|known| known.id == name.loop_id()) {
         Some(kernel) => {
@@ -71,7 +71,7 @@ pub(crate) fn wake_idle(name: Name) -> bool {
     }
 }
 
-/// Wakes a task of the loop that runs on this thread; false if the name is another loop's.
+/// Wakes a task of the loop that runs on this thread; returns `false` if it belongs to another loop.
 #[inline]
 pub(crate) fn wake_here(name: Name) -> bool {
     with(|kernel| match kernel {
@@ -83,8 +83,8 @@ pub(crate) fn wake_here(name: Name) -> bool {
     })
 }
 
-/// Wakes the first in a future's line, given as its bits, or 0 for nobody. False: nothing was done, because there is
-/// more to it than putting a task of the running loop into its queue.
+/// Wakes the first waiter of a future, given as the bits of its name, or 0 if there is none. Returns `false`, and does
+/// nothing, unless that is a task of the running loop and only has to be put into its ready queue.
 #[inline(always)]
 pub(crate) fn wake_first(first: u64) -> bool {
     with(|kernel| match kernel {

@@ -22,7 +22,7 @@ impl<T> Local<T> {
     ///
     /// # Safety
     /// `f` must not come back to this cell: it calls no foreign code (wakers, futures, callbacks, destructors of what
-    /// the user gave us) and nothing of ours that uses the cell. Debug builds, and so all tests, check it.
+    /// the user gave us) and no function of this crate that uses the cell. Debug builds, and so all tests, check it.
     #[inline(always)]
     pub(crate) unsafe fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         #[cfg(debug_assertions)]

@@ -1,6 +1,6 @@
-//! The loop itself: what is ready, the tick, and how a task takes a step. Everything here runs on the loop's thread;
-//! other threads only reach its inbox. Foreign code (futures, callbacks, wakers, destructors) is never called while
-//! one of the cells below is borrowed.
+//! The loop itself: its state, the tick, and how tasks are queued; `step.rs` is how a task takes a step. Everything here
+//! runs on the loop's thread; other threads only reach its inbox. Foreign code (futures, callbacks, wakers, destructors)
+//! is never called while one of the cells below is borrowed.
 
 pub(crate) mod clock;
 pub(crate) mod current;
@@ -106,7 +106,8 @@ pub(crate) struct Kernel {
     pub(crate) polled_at: Cell<QueueIndex>,
     /// None in strict mode.
     pub(crate) steps_between_polls: usize,
-    /// What is left of `IO_BUDGET` in the step that began there; another step has not spent anything yet.
+    /// `(step, left)`: I/O operations that step number `step` may still do. If `step` is not the current one, the pair is
+    /// stale and the budget is full.
     pub(crate) io_left: Cell<(QueueIndex, u32)>,
     pub(crate) counters: Counters,
     pub(crate) punctual: Punctual,
@@ -122,7 +123,7 @@ pub(crate) struct Kernel {
     this: Weak<Kernel>,
 }
 
-/// What the loop was told to run and how.
+/// The options of a loop, from its builder.
 pub(crate) struct Setup {
     pub(crate) pace: Pace,
     pub(crate) strict: bool,
@@ -185,7 +186,7 @@ impl Kernel {
 
     #[inline]
     pub(crate) fn handle(&self) -> Rc<Kernel> {
-        self.this.upgrade().expect("a kernel is reached through somebody who holds it")
+        self.this.upgrade().expect("a kernel is reached through a reference that keeps it alive")
     }
 
     pub(crate) fn weak(&self) -> Weak<Kernel> {
@@ -205,7 +206,8 @@ impl Kernel {
         self.readings.get().0
     }
 
-    /// The time as it was read first since `before` readings, or now if it was not.
+    /// Returns the clock reading taken since `before`, if there was exactly one; otherwise reads the clock. `before` is
+    /// `readings()` from before an inner future was polled: an outer time-out then never starts later than an inner one.
     pub(crate) fn now_since(&self, before: u64) -> Nanos {
         let (count, value) = self.readings.get();
         if count == before + 1 { value } else { self.now() }
@@ -290,13 +292,13 @@ impl Kernel {
     /// Puts a task into the ready queue, unless it is there already or has ended.
     #[inline]
     pub(crate) fn wake(&self, name: Name) {
-        // One way out for all that is rare, so that the rest needs no stack.
+        // One exit for the rare cases, so that the fast path is a leaf function.
         if !self.try_wake(name) {
             self.wake_watched(name);
         }
     }
 
-    /// The same, unless there is more to it: false, and nothing is done, if somebody observes or the queue has to grow.
+    /// The fast path of `wake`. Returns `false`, and does nothing, if the loop is observed or the queue has to grow.
     #[inline(always)]
     pub(crate) fn try_wake(&self, name: Name) -> bool {
         // SAFETY: a look-up and a flag.
@@ -446,7 +448,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// This and the next two: false if the callback wants to leave the loop.
+    /// This and the next two return `false` if the callback called `interrupt`.
     #[inline(never)]
     fn run_timer<const WATCHED: bool>(&self, key: TimerKey) -> bool {
         let job = self.timers.borrow_mut().take_due(key);

@@ -14,7 +14,7 @@ use crate::runtime::callback::Callback;
 use crate::runtime::error::RunError;
 
 impl Kernel {
-    /// Looks at the selector, and waits there if nothing is ready. What time it is then.
+    /// Looks at the selector, and waits there if nothing is ready. Returns the time after that.
     #[inline(never)]
     pub(crate) fn poll(&self, ready: bool) -> Result<Nanos, RunError> {
         let deadline = {
@@ -52,7 +52,7 @@ impl Kernel {
         self.select(Some(Duration::ZERO))
     }
 
-    /// Waits for the selector, from `now` on. How much it found, and what time it is then.
+    /// Waits for the selector, from `now` on. Returns the number of events and the time after the wait.
     fn sleep(&self, mut timeout: Option<Duration>, deadline: Option<Nanos>, mut now: Nanos) -> (usize, Nanos) {
         let inbox = &self.registration.mailbox.inbox;
         if timeout.is_some() {
@@ -85,7 +85,7 @@ impl Kernel {
         }
     }
 
-    /// Asks the selector; how much it found to be due.
+    /// Asks the selector. Returns the number of events.
     pub(crate) fn select(&self, timeout: Option<Duration>) -> usize {
         let mut due = self.due.take();
         let events = self.io.borrow_mut().poll(timeout, self, &mut due);
@@ -109,7 +109,7 @@ impl Kernel {
         }
     }
 
-    /// Counts one more operation on a descriptor. False: it is the others' turn.
+    /// Counts one more operation on a descriptor. Returns `false` if the step has used up its budget and the task must yield.
     #[inline]
     pub(crate) fn io_allowed(&self) -> bool {
         let step = self.ready.begin();
@@ -119,7 +119,7 @@ impl Kernel {
             self.io_left.set((step, left - 1));
             return true;
         }
-        // Whoever comes next in this step starts anew, and the next tick looks at the clock and the selector.
+        // The budget is full again for what this step does next, and the next tick looks at the clock and the selector.
         self.io_left.set((step, IO_BUDGET));
         self.polled_at.set(step.wrapping_sub(self.steps_between_polls));
         false
@@ -131,7 +131,7 @@ impl Kernel {
         if self.io.borrow().has_watchers() {
             events = self.select(Some(Duration::ZERO));
         }
-        // Here, not after the tick has been given up for it: a thread that only rang must not be seen to have done so.
+        // Read here, before the clock moves: a thread that only woke the loop must not change what virtual time does.
         if self.registration.mailbox.inbox.is_posted() {
             self.read_inbox();
         }

@@ -23,7 +23,7 @@ impl Punctual {
 
     #[cold]
     fn tighten(&self) {
-        // Where it is not to be had, timers are as late as everybody's.
+        // Where it is not to be had, timers are as late as in any other process.
         if let Ok(before) = current_timer_slack()
             && set_current_timer_slack(NonZeroU64::new(1)).is_ok()
         {
@@ -31,7 +31,7 @@ impl Punctual {
         }
     }
 
-    /// The thread is somebody else's again.
+    /// The loop has stopped running: the thread gets back the slack that it had.
     pub(crate) fn leave(&self) {
         if let Some(before) = NonZeroU64::new(self.before.replace(0)) {
             let _ = set_current_timer_slack(Some(before));

@@ -11,7 +11,8 @@ use crate::mailbox::name::Name;
 use crate::reactor::IoCallback;
 use crate::runtime::callback::Callback;
 
-/// A task's name, or what no name is: something else, of which kind stands where a name has its loop's id.
+/// One entry in a word. Top 12 bits: a loop id (then the word is a task's `Name`), `TIMER` (the rest is a `TimerKey`), or
+/// `CALL` (the callback is the next in `calls`).
 #[derive(Clone, Copy)]
 struct ReadyEntry(u64);
 
@@ -57,7 +58,7 @@ impl Ring {
         (0..self.len()).map(|nth| self.index(self.head.wrapping_add(nth)))
     }
 
-    /// False: there is no room; then `wanted` is not asked.
+    /// Returns `false` if there is no room; then `wanted` is not called.
     #[inline]
     fn push_if(&mut self, entry: ReadyEntry, wanted: impl FnOnce() -> bool) -> bool {
         if self.len() == self.places.len() {
@@ -147,7 +148,8 @@ impl ReadyQueue {
         self.push(ReadyEntry(name.bits()));
     }
 
-    /// If `wanted`, which must not come back to this queue. False: there is no room without an allocation.
+    /// Pushes the task if `wanted` returns `true`; `wanted` must not use this queue. Returns `false` if there is no room
+    /// without an allocation.
     #[inline(always)]
     pub(crate) fn push_task_if(&self, name: Name, wanted: impl FnOnce() -> bool) -> bool {
         // SAFETY: entries are plain numbers, and `wanted` is the kernel's and does not come back.

@@ -16,7 +16,8 @@ use crate::task::cancel;
 use crate::task::raw::{Extras, Header, Polled, TaskRef, Waiting, flag};
 use crate::task::{Outcome, Task, Waiters};
 
-/// Makes a task the current one; whoever was comes back when the guard goes. That is nobody, or one that `step_now` marks.
+/// Makes a task the current one. Dropping the guard restores the task that was current before, if any: the one in whose
+/// poll an eager child takes its first step.
 struct AsCurrent<'a> {
     kernel: &'a Kernel,
     _header: &'a Header,
@@ -58,7 +59,7 @@ impl Drop for Outer<'_> {
     }
 }
 
-/// Tells the observers of a step, when it begins and when the guard goes.
+/// Reports a step to the observer: its start now, its end when the guard is dropped.
 struct WatchedStep<'a> {
     kernel: &'a Kernel,
     task: Option<TaskRef>,
@@ -97,11 +98,11 @@ impl Kernel {
         self.current.get() == Some(NonNull::from(task)) || task.has(flag::OUTER)
     }
 
-    /// The current task goes to the end of the line. Apart, and with nothing to do after the one call it makes: so
-    /// neither this nor the future that yields has registers to save.
+    /// Queues the current task again, behind what is ready. `#[inline(never)]` and a tail call: neither this function nor
+    /// the future that yields has registers to save.
     #[inline(never)]
     pub(crate) fn give_turn_away(&self, waker: &Waker) {
-        // Its own waker, which is the rule: what that would look for is here already.
+        // Nearly always the waker is the task's own: then the look-up that waking does is not needed.
         if let Some(task) = self.current_task()
             && waker::name_of(waker) == Some(task.name)
             && task.try_wait_for(Waiting::TURN)
@@ -121,7 +122,7 @@ impl Kernel {
         waker.wake_by_ref();
     }
 
-    /// One step of a task. A name that has gone stale in the queue is passed over. False: it wants to leave the loop.
+    /// One step of a task; a name in the queue that is stale is passed over. Returns `false` if the task called `interrupt`.
     #[inline(always)]
     pub(crate) fn step<const WATCHED: bool>(&self, name: Name) -> bool {
         if WATCHED {
@@ -155,7 +156,7 @@ impl Kernel {
         true
     }
 
-    /// The step ended in a wait, and somebody wants the task to end.
+    /// The step ended in a wait, and a cancellation is pending, forwarded or unwinding.
     #[cold]
     fn suspend_cancelled(&self, task: &TaskRef) -> bool {
         if task.has(flag::UNWIND) {
@@ -165,14 +166,14 @@ impl Kernel {
         true
     }
 
-    /// Delivers a cancellation; false if the task ends with it.
+    /// Delivers a cancellation; returns `false` if the task ends with it.
     #[cold]
     fn deliver(&self, task: &TaskRef) -> bool {
         task.clear(flag::MUST_CANCEL | flag::INTERRUPTED);
         if cancel::deliver(task) {
             return true;
         }
-        // Nobody catches it: the future goes without being polled again.
+        // No `catch_cancel` is active: the future is dropped without being polled again.
         self.drop_stage(task);
         self.end(task.name, Outcome::Cancelled);
         false
@@ -287,7 +288,7 @@ impl Kernel {
     #[inline(never)]
     fn drop_stage(&self, task: &TaskRef) {
         let header: &Header = task;
-        // SAFETY: not running: called between steps. Nobody takes the output: a join handle takes none before the end, and
+        // SAFETY: not running: called between steps. The output is not being taken: a join handle takes none before the end, and
         // afterwards this is called only if there is none.
         let discard = || unsafe { task.discard() };
         let dropped = {
@@ -303,7 +304,7 @@ impl Kernel {
         }
     }
 
-    /// The task has ended: it leaves the table, and everybody who waits for it is woken or queued, in order.
+    /// The task has ended: it leaves the table, and its waiters are woken and its done-callbacks queued, in order.
     fn end(&self, name: Name, outcome: Outcome) {
         let Some(task) = self.remove_task(name) else { return };
         let header: &Header = &task;
@@ -337,7 +338,7 @@ fn note_panic(task: &TaskRef, panic: Box<dyn Any + Send>) -> Polled {
     Polled::Panicked
 }
 
-/// Keeps what the error says: now, while nobody can take the output yet, because its end is not announced.
+/// Keeps the error's message. This must happen before DONE is set: until then no join handle takes the output.
 #[cold]
 fn note_failure(task: &TaskRef) {
     // SAFETY: it does not run, and `JoinHandle` takes nothing before DONE is set.

@@ -1,5 +1,5 @@
 //! What other threads hand to a loop: a locked list, one flag that says it is not empty, and one word that says whether
-//! and where the loop sleeps, so that nobody rings for a loop that is awake. A loop that watches no descriptor sleeps on
+//! and where the loop sleeps, so that no thread writes to the eventfd of a loop that is awake. A loop that watches no descriptor sleeps on
 //! that word: this costs the kernel less than a selector and an eventfd do, and its time-out counts nanoseconds. The
 //! models in `tidegate-models` compile this very file against loom's types; that is why it takes them from `super::shim`.
 
@@ -9,10 +9,10 @@ use super::shim::{AtomicBool, AtomicU32, Mutex, Ordering, wait_while, wake_one};
 
 pub(crate) struct Inbox<M> {
     state: Mutex<InboxState<M>>,
-    /// Set after a push, cleared before a take: true whenever there is something to take that the next `take`
-    /// is not already under way to find.
+    /// Set after a push, cleared before a take: `true` whenever there is a message that no running `take` will find.
     posted: AtomicBool,
-    /// Where it sleeps, from just before that until somebody rings; `AWAKE` from then on, or when it is up again.
+    /// `AWAKE`, or the `Bed` that the loop sleeps in or is about to. Set by the loop in `before_sleep`; reset to `AWAKE` by
+    /// the loop in `after_sleep`, or by the first poster, which then has to wake the loop.
     asleep: AtomicU32,
 }
 
@@ -22,7 +22,7 @@ const AWAKE: u32 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Bed {
-    /// At its selector, which hears the bell.
+    /// At its selector, which watches the bell (the mailbox's eventfd).
     Selector = 1,
     /// Here, in [`Inbox::sleep`].
     Inbox = 2,
@@ -40,7 +40,7 @@ struct InboxState<M> {
 pub(crate) enum Posted {
     /// The loop is awake and will look, or has been woken.
     Seen,
-    /// The loop sleeps at its selector: ring its bell. Exactly one poster a sleep is told so.
+    /// The loop sleeps at its selector: ring its bell. Exactly one poster per sleep gets this.
     Ring,
 }
 
@@ -65,7 +65,7 @@ impl<M> Inbox<M> {
         std::mem::take(&mut state.messages)
     }
 
-    /// Leaves a message, for whoever owns the inbox or for `owner` alone; a closed inbox, or another's, gives it back.
+    /// Leaves a message, for any owner or only for `owner`. Returns the message if the inbox is closed or another loop's.
     pub(crate) fn post(&self, owner: Option<u32>, message: M) -> Result<Posted, M> {
         {
             let mut state = self.state.lock().unwrap();
@@ -95,7 +95,7 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// One relaxed load: what the loop pays a tick while nobody posts.
+    /// One relaxed load: all that an empty inbox costs per tick.
     #[inline]
     pub(crate) fn is_posted(&self) -> bool {
         self.posted.load(Ordering::Relaxed)
@@ -108,7 +108,7 @@ impl<M> Inbox<M> {
         into.append(&mut self.state.lock().unwrap().messages);
     }
 
-    /// Announces that the loop is about to sleep. False: something was posted, do not sleep.
+    /// Announces that the loop is about to sleep. Returns `false` if something was posted: do not sleep.
     pub(crate) fn before_sleep(&self, bed: Bed) -> bool {
         self.asleep.store(bed as u32, Ordering::SeqCst);
         if self.posted.load(Ordering::SeqCst) {
@@ -118,15 +118,15 @@ impl<M> Inbox<M> {
         true
     }
 
-    /// Sleeps in [`Bed::Inbox`] until somebody posts, or has posted since that was announced. It may also end early.
+    /// Sleeps in [`Bed::Inbox`] until a message is posted, at once if one was posted after `before_sleep`. May end early.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) {
         wait_while(&self.asleep, Bed::Inbox as u32, timeout);
     }
 
     /// The loop is up again, for whatever reason.
     pub(crate) fn after_sleep(&self) {
-        // An exchange, so that it has seen what a poster wrote there: whoever reads the next announcement then cannot
-        // take that for what came last.
+        // An exchange and not a store: it reads what a poster wrote, so the next announcement is ordered behind that, and
+        // no poster can mistake it for the last one.
         self.asleep.swap(AWAKE, Ordering::SeqCst);
     }
 }

@@ -26,12 +26,12 @@ pub(crate) enum Message {
 
 /// A loop's address for other threads. Leaked on first use of its id and reused with it: a waker may outlive its
 /// loop by any time, and what it reaches for must still be there, its eventfd above all (a late write must not
-/// hit a descriptor that has become somebody else's).
+/// hit a descriptor that was closed and is used for something else).
 pub(crate) struct Mailbox {
     pub(crate) inbox: Inbox<Message>,
     /// Written while the loop sleeps at its selector, watched edge-triggered by its selector, never read.
     pub(crate) bell: OwnedFd,
-    /// A signal has come that somebody on the loop listens for.
+    /// A signal has come that this loop has a handler or listener for.
     pub(crate) signalled: AtomicBool,
     id: u16,
 }

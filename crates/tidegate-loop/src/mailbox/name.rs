@@ -1,7 +1,7 @@
 //! Names of tasks: (loop, slot, generation) in one machine word. A waker is such a name and nothing else,
 //! so cloning and dropping it does nothing and a stale one is recognised when it is used.
 
-/// Sixteen million tasks a loop.
+/// Sixteen million tasks per loop.
 const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 28;
 const LOOP_BITS: u32 = 12;
@@ -14,7 +14,7 @@ pub(crate) const SLOTS_MAX: usize = (1 << SLOT_BITS) - 1;
 /// something else.
 pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 2;
 
-/// Never zero: generations start at 1, and that leaves the small numbers to [`Waiting`](crate::task::Waiting).
+/// Never zero: generations start at 1, and that leaves the small numbers to [`Waiting`](crate::task::raw::Waiting).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Name(u64);
 

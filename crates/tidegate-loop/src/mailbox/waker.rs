@@ -23,7 +23,7 @@ fn wake_remote(name: Name) {
         return;
     }
     if let Some(mailbox) = mailbox(name.loop_id()) {
-        // Refused means closed: the task is gone, and with it whoever cared.
+        // Refused means closed: the task has ended with its loop.
         let _ = mailbox.post(None, Message::Wake(name));
     }
 }
@@ -42,14 +42,14 @@ fn raw(name: Name) -> RawWaker {
     RawWaker::new(ptr::without_provenance(name.bits() as usize), &VTABLE)
 }
 
-/// The name a waker carries, if it is one of ours.
+/// The name a waker carries, if it is a waker of this crate.
 #[inline]
 pub(crate) fn name_of(waker: &Waker) -> Option<Name> {
     ptr::eq(waker.vtable(), &VTABLE).then(|| Name::from_bits(waker.data().addr() as u64))
 }
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
-    // Nothing is counted; the loop only notes that somebody will wake the task whom it does not know.
+    // Nothing is counted. The loop only notes that code outside of it keeps the waker of its current task.
     |data| {
         let name = Name::from_bits(data.addr() as u64);
         cancel::waker_kept(name);

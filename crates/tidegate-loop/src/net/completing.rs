@@ -1,5 +1,5 @@
 //! Sources whose reading, writing and accepting is done by the ring where the loop has one, and by trying, as with any
-//! source, where it has not. Who uses them does not see the difference.
+//! source, where it has not. Callers do not see the difference.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -108,7 +108,7 @@ impl StreamSource {
         }
     }
 
-    /// From now on everything fails, and who waits is told.
+    /// From now on every operation fails, and the tasks that wait are woken.
     pub(super) fn close(&self) {
         self.source.close();
     }

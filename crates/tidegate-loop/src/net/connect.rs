@@ -69,7 +69,7 @@ impl TcpConnector {
     /// [`TimedOut`](io::ErrorKind::TimedOut) after the time-out.
     ///
     /// # Cancel safety
-    /// Safe: dropped, every attempt is given up and its socket closed.
+    /// Safe: dropped, every attempt is abandoned and its socket closed.
     ///
     /// # Panics
     /// Outside of a running loop.
@@ -111,7 +111,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     mixed
 }
 
-/// One failure is told as it is; of several, each with its address.
+/// A single failure is returned as it is; several are listed, each with its address.
 fn summary(mut failures: Vec<io::Error>, target: &str) -> io::Error {
     if failures.len() == 1 {
         return failures.remove(0);
@@ -134,7 +134,7 @@ struct Race {
     waiting: std::vec::IntoIter<SocketAddr>,
     running: Vec<Attempt>,
     failures: Vec<io::Error>,
-    /// When the next one starts though nobody has failed; `None` before the first.
+    /// When the next attempt starts although none has failed; `None` before the first.
     next_at: Option<Pin<Box<Sleep>>>,
 }
 

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// What was tried, with whom, and why it failed: the payload of the `io::Error`s of this module that have an address.
+/// What was tried, with which address, and why it failed: the payload of the `io::Error`s of this module that have an address.
 ///
 /// ```
 /// use tidegate_loop::{net::{AddressError, TcpStream}, run};

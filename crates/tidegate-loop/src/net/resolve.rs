@@ -6,14 +6,14 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use super::address::ToAddrs;
 use crate::threads::to_thread;
 
-/// The addresses of a host, in the order the system prefers. Numbers are understood without asking anybody; names are
+/// The addresses of a host, in the order the system prefers. Numbers are parsed without a look-up; names are
 /// looked up by the system's resolver on a thread, and the loop goes on meanwhile.
 ///
 /// # Errors
 /// When the address is malformed ([`InvalidInput`](io::ErrorKind::InvalidInput)) or the name is not known.
 ///
 /// # Cancel safety
-/// Safe: dropped, a look-up that has begun ends by itself and nobody hears of it.
+/// Safe: dropped, a look-up that has begun ends by itself, and its result is dropped.
 ///
 /// ```
 /// use tidegate_loop::{net::lookup_host, run};

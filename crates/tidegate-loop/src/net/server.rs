@@ -1,4 +1,4 @@
-//! A server: accepts, starts a task a connection, and stops in order.
+//! A server: accepts, starts a task per connection, and stops in order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ struct ServerShared {
     open: RefCell<BTreeMap<u64, Connection>>,
     accepted: Cell<u64>,
     most: Cell<usize>,
-    /// Who waits for a connection to end: the acceptor for room, or whoever stops the server.
+    /// Wakers that wait for a connection to end: the acceptor for room, `stop` for the last one.
     changed: RefCell<Vec<Waker>>,
 }
 

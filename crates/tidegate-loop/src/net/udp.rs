@@ -68,7 +68,7 @@ impl UdpSocket {
         Ok(UdpSocket { source: Source::new(socket.into()) })
     }
 
-    /// Whom [`send`](Self::send) sends to, and from whom alone it receives from now on. Nothing is sent for it.
+    /// Sets the address that [`send`](Self::send) sends to, and the only one that it receives from. Nothing is sent for this.
     ///
     /// # Errors
     /// An [`AddressError`] that names the address.
@@ -80,11 +80,11 @@ impl UdpSocket {
         first_that_works("connect to", address, connect).await
     }
 
-    /// Sends a datagram to whom it is connected to.
+    /// Sends a datagram to the connected address.
     ///
     /// # Errors
     /// When it is not connected; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) when an earlier one found
-    /// nobody there.
+    /// no socket there.
     ///
     /// # Cancel safety
     /// Safe: dropped before it is done, nothing was sent.
@@ -112,7 +112,7 @@ impl UdpSocket {
     /// Receives a datagram; what does not fit into `buffer` is lost.
     ///
     /// # Errors
-    /// When an earlier datagram found nobody there; after [`close`](Self::close).
+    /// When an earlier datagram found no socket at its address; after [`close`](Self::close).
     ///
     /// # Cancel safety
     /// Safe: dropped before it is done, nothing was received.
@@ -120,7 +120,7 @@ impl UdpSocket {
         poll_fn(|cx| self.source.poll_io(cx, Direction::Read, |fd| socket::recv(fd, buffer))).await
     }
 
-    /// Receives a datagram, and from whom.
+    /// Receives a datagram, and returns its sender's address.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -136,7 +136,7 @@ impl UdpSocket {
         Ok((count, socket::internet(from)?))
     }
 
-    /// Whether it may send to everybody on the network at once.
+    /// Whether it may send to all hosts on the network at once (broadcast).
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -147,7 +147,7 @@ impl LoopHandle {
     }
 
     /// Calls `sink` with a dump every time the process gets `signal` (10 is SIGUSR1), for as long as the loop is open.
-    /// Several at once make one. Afterwards the signal does nothing: whoever sends it late asks for a look, not for an end.
+    /// Several at once make one. When the loop is closed the signal is ignored: one that is sent late must not end the process.
     ///
     /// # Errors
     /// When the signal cannot be handled (SIGKILL, SIGSTOP, …) or is none; when the loop is closed.

@@ -122,7 +122,7 @@ pub struct Metrics {
     pub lag_counts: [u64; 32],
     /// Entries in the ready queue now.
     pub ready: usize,
-    /// The most entries a tick had to run.
+    /// The largest number of entries that one tick ran.
     pub ready_max: usize,
     /// Debug mode: steps that took longer than the threshold.
     pub slow_steps: u64,

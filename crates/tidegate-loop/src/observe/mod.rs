@@ -20,7 +20,7 @@ use crate::runtime::callback::Callback;
 use crate::task::raw::{TaskRef, Waiting};
 use crate::task::{Outcome, Task};
 
-/// Something that is told what the loop does, as it happens.
+/// Receives every event of a loop, as it happens.
 ///
 /// It runs on the loop's thread between its steps, so it should be quick; what it does to the loop itself is not
 /// observed.
@@ -117,7 +117,7 @@ pub enum LoopEvent<'a> {
         /// It was cancelled.
         cancelled: bool,
     },
-    /// Somebody asked a task to end.
+    /// A cancellation of a task was requested.
     CancelRequested {
         /// The task.
         task: &'a Task,
@@ -181,7 +181,7 @@ pub enum LoopEvent<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallbackRef {
-    /// Tells it from every other callback that is alive at the same time; means nothing beyond that.
+    /// Unique among the callbacks that are alive at the same time; reused afterwards.
     pub key: usize,
     /// Where it was handed to the loop.
     pub location: &'static Location<'static>,
@@ -249,9 +249,9 @@ pub(crate) struct Watch {
     /// There is an observer.
     observed: Cell<bool>,
     slow: Cell<Nanos>,
-    /// When the steps under way began, innermost last: an eager start is a step within a step.
+    /// When the running steps began, innermost last: an eager start is a step within a step.
     began: RefCell<Vec<Nanos>>,
-    /// Taken out while it is told something.
+    /// Taken out while it handles an event.
     observer: Cell<Option<Box<dyn Observer>>>,
     /// How often it was set: tells whether it replaced itself while it was out.
     observers: Cell<u64>,
@@ -345,7 +345,7 @@ impl Watch {
         self.tell(kernel, &LoopEvent::FutureSet { cancelled });
     }
 
-    /// Costs a look at the flag while nobody watches.
+    /// Costs one check of a flag while the loop is not observed.
     #[inline]
     pub(crate) fn timer_armed(&self, kernel: &Kernel, due: Nanos, callback: Option<&Callback>) {
         if self.is_on() {

@@ -1,4 +1,4 @@
-//! What the loop tells about errors that nobody else will see.
+//! Reports of errors that no code fetches.
 
 use std::any::Any;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::time::Duration;
 pub enum ReportKind {
     /// A callback panicked.
     CallbackPanic,
-    /// A task panicked, and it went without anybody having fetched that.
+    /// A task panicked, and its last handle was dropped before the panic was fetched.
     UnseenPanic,
-    /// A task or future failed, and it went without anybody having fetched the error.
+    /// A task or future failed, and its last handle was dropped before the error was fetched.
     UnseenError,
     /// A task returned a `Result`, and it was dropped: a cancellation of the task was pending, or its run was
     /// interrupted. The message is its type. With [`spawn_fallible`](crate::spawn_fallible) an `Err` is kept.
@@ -28,7 +28,7 @@ pub enum ReportKind {
     ThreadLeft,
 }
 
-/// An error that nobody else will see, for the loop's exception handler.
+/// An error that no code fetched, for the loop's exception handler.
 ///
 /// ```
 /// use std::{cell::RefCell, rc::Rc};
@@ -80,7 +80,7 @@ impl Report {
     }
 
     /// Logs it, as happens without a handler: a handler does so with what it does not care for. To the `log` crate's logger, or to standard error where there is none, because
-    /// an error that nobody sees is worse than a line too many.
+    /// an error that is not shown is worse than a line too many.
     pub fn log(&self) {
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("tidegate: {self}");
@@ -98,11 +98,11 @@ impl fmt::Display for Report {
         match (self.kind, who) {
             (ReportKind::CallbackPanic, _) => write!(f, "a callback panicked: {}", self.message)?,
             (ReportKind::UnseenPanic, Some(name)) => {
-                write!(f, "{name} panicked and nobody fetched its result: {}", self.message)?;
+                write!(f, "{name} panicked and its result was never fetched: {}", self.message)?;
             }
-            (ReportKind::UnseenPanic, None) => write!(f, "a panic that nobody fetched: {}", self.message)?,
+            (ReportKind::UnseenPanic, None) => write!(f, "a panic that was never fetched: {}", self.message)?,
             (ReportKind::UnseenError, Some(name)) => {
-                write!(f, "{name} failed and nobody fetched its error: {}", self.message)?;
+                write!(f, "{name} failed and its error was never fetched: {}", self.message)?;
             }
             (ReportKind::UnseenError, None) => {
                 write!(f, "a future's error was never fetched: {}", self.message)?;

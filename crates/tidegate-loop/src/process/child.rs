@@ -47,7 +47,7 @@ pub struct Child {
 enum Process {
     Living(Living),
     Ended(ExitStatus),
-    /// Not ours any more: somebody else has reaped it, or it was handed on at the very end.
+    /// Not ours any more: other code has reaped it, or it was handed to the reaper just before.
     Gone,
 }
 
@@ -80,7 +80,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Its process id, until its end has been seen: afterwards the number may be somebody else's.
+    /// Its process id, until its end has been seen: afterwards the number may be another process's.
     ///
     /// ```
     /// use tidegate_loop::{process::Command, run};
@@ -158,7 +158,7 @@ impl Child {
     /// Sends it a signal, or its whole group if it has one of its own. Nothing happens if its end has been seen.
     ///
     /// # Errors
-    /// When the signal is none, or may not be sent because the child runs as somebody else.
+    /// When the signal is none, or may not be sent because the child runs as another user.
     ///
     /// ```
     /// use tidegate_loop::{process::Command, run, signal::SignalKind};

@@ -1,5 +1,5 @@
 //! How the end of a child is noticed: through a pidfd and the loop's selector, or, where the system has none, by a thread
-//! that waits without reaping. Nobody is reaped by a number that might have become somebody else's.
+//! that waits without reaping. No child is reaped by a number that might be another process's by now.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -119,7 +119,7 @@ fn wait_in_thread(child: &std::process::Child) -> io::Result<Arc<Mutex<Waited>>>
     let wait = move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}
-        // An error means that somebody else has reaped it: the loop finds out when it looks.
+        // An error means that other code has reaped it: the loop finds out when it looks.
         let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
         state.ended = true;
         let waker = state.waker.take();
@@ -132,7 +132,7 @@ fn wait_in_thread(child: &std::process::Child) -> io::Result<Arc<Mutex<Waited>>>
     Ok(waited)
 }
 
-/// Whether the error says that somebody else has reaped the child: its number may be a stranger's by now.
+/// Whether the error says that other code has reaped the child: its number may be another process's by now.
 pub(super) fn is_lost(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECHILD)
 }

@@ -10,7 +10,7 @@ use super::Command;
 const FIRST_FREE: RawFd = 3;
 
 impl Command {
-    /// Leaves `fd` open in the child, under the number that is returned (tell the child, by its environment for example).
+    /// Leaves `fd` open in the child, under the number that is returned (pass it to the child, in its environment for example).
     /// Only there: other children that are started meanwhile do not get it. Kept open here until the command is dropped.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Command {
         let parent = rustix::process::getpid();
         let ask = move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // It may have died in between: then nobody will send the signal.
+            // It may have died in between: then the kernel will not send the signal.
             match rustix::process::getppid() {
                 Some(now) if now == parent => Ok(()),
                 _ => Err(io::ErrorKind::BrokenPipe.into()),

@@ -15,7 +15,7 @@
 //! not ignore it or reap children that it has not started, because their status would be gone. No child stays a zombie:
 //! one that is dropped while it runs is reaped in the background.
 //!
-//! On a loop in virtual time a child is not waited for: the clock jumps on.
+//! On a loop in virtual time the clock does not wait for a child: the clock jumps on.
 //!
 //! Where to read: `child.rs`, then `exit.rs` (how an end is noticed), `orphan.rs` (who reaps what was dropped), `stdin.rs`,
 //! `inherit.rs` (what is done in the child before the program starts).
@@ -266,7 +266,7 @@ impl Command {
     }
 
     /// Whether what the child leaves behind in its group is killed when its end is noticed, before its number can become
-    /// somebody else's. Gives it a group of its own. Off unless set.
+    /// another program's. Gives it a group of its own. Off unless set.
     ///
     /// ```
     /// # use tidegate_loop::{process::Command, run};

@@ -29,7 +29,7 @@ pub(super) fn adopt(mut child: Child) {
     }
 }
 
-/// A child that nobody waits for. Dropped before its end, it goes to the reaper.
+/// A child that no task waits for. Dropped before its end, it goes to the reaper.
 struct Orphan {
     /// `None`: reaped.
     child: Option<Child>,

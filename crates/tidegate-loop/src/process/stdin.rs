@@ -64,7 +64,7 @@ impl ChildStdin {
     /// As [`write`](Self::write).
     ///
     /// # Cancel safety
-    /// Not safe: some may have been written, and nobody knows how much.
+    /// Not safe: some may have been written, and it is not known how much.
     ///
     /// ```
     /// # use tidegate_loop::{Duration, process::{Command, Stdio}, run};

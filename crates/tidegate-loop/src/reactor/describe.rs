@@ -1,4 +1,4 @@
-//! What a task waits for at a descriptor, in words: for dumps, where nobody is in a hurry.
+//! What a task waits for at a descriptor, in words: for dumps, which may take their time.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -52,7 +52,7 @@ enum Socket {
     Peer(String),
 }
 
-/// What kind of socket this is and who is at its other end, if it is one.
+/// What kind of socket this is and its peer's address, if it is a socket.
 fn socket(fd: BorrowedFd<'_>) -> Option<Socket> {
     let own = rustix::net::getsockname(fd).ok()?;
     let stream = rustix::net::sockopt::socket_type(fd).ok()? == SocketType::STREAM;

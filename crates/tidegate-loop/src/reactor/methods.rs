@@ -79,7 +79,7 @@ macro_rules! write_methods {
             /// As [`write`](Self::write).
             ///
             /// # Cancel safety
-            /// Not safe: nobody knows how much was written.
+            /// Not safe: it is not known how much was written.
             pub async fn write_all(&self, data: &[u8]) -> ::std::io::Result<()> {
                 let mut left = data;
                 while !left.is_empty() {

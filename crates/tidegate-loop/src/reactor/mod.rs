@@ -1,6 +1,6 @@
 //! Descriptors on the loop. `table.rs` stands above the selector and knows what is registered; `callbacks.rs` is
 //! `add_reader` and `add_writer`; `source.rs` is what sockets and pipes are made of; `describe.rs` says in a
-//! dump who waits at which.
+//! dump which task waits at which.
 
 mod callbacks;
 mod describe;

@@ -26,7 +26,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// Either is enough to try: it was told ready, or it has ended, which is told once and stays.
+    /// Either is enough to try: it was reported ready, or it has ended, which is reported once and stays.
     #[inline]
     const fn ready(self) -> u8 {
         match self {
@@ -71,8 +71,8 @@ pub(crate) struct SharedSource {
     kernel: Rc<Kernel>,
 }
 
-/// Who waits for one direction. Nearly always one task of this loop's, whose name is enough; whoever else there is
-/// waits in a list.
+/// The waiters for one direction. Nearly always that is one task of this loop, whose name is enough; further wakers are in
+/// a list.
 #[derive(Default)]
 struct Waiter {
     /// The bits of a task's name, or 0.
@@ -83,7 +83,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Remembers who waits.
+    /// Registers a waker.
     #[inline]
     fn set(&self, kernel: &Kernel, waker: &Waker) {
         match name_of(waker) {
@@ -95,7 +95,7 @@ impl Waiter {
     #[cold]
     fn set_other(&self, kernel: &Kernel, name: Option<Name>, waker: &Waker) {
         if let Some(name) = name {
-            // Most likely the one before has given up, or is gone; if it is still there it stays in line.
+            // Most likely the task before has dropped its wait, or has ended; if not, it goes on waiting in the list.
             let before = Name::from_bits(self.task.replace(name.bits()));
             if kernel.find_task(before).is_some() {
                 self.add(kernel, waker_of(before));
@@ -131,7 +131,7 @@ impl Waiter {
         self.others.borrow().iter().filter_map(name_of).for_each(f);
     }
 
-    /// Moves everybody to `sink`.
+    /// Moves all waiters to `sink`.
     #[inline]
     fn take(&self, sink: &mut Sink<'_>) {
         let task = self.task.replace(0);
@@ -161,7 +161,7 @@ impl SharedSource {
         self.fd.as_fd()
     }
 
-    /// Notes what the selector found and passes who waited for it on. The sides that nobody waited for come back.
+    /// Notes what the selector found, and moves the waiters to `sink`. Returns the sides that had no waiter.
     #[inline]
     pub(super) fn tell(&self, ready: Ready, sink: &mut Sink<'_>) -> u8 {
         self.known.set(self.known.get() | ready.0);
@@ -177,7 +177,7 @@ impl SharedSource {
         unwanted & self.interest.get()
     }
 
-    /// From now on everything fails; who waits is told.
+    /// From now on every operation fails; waiters are woken.
     pub(super) fn close(&self, due: &mut Vec<Due>) {
         self.known.set(self.known.get() | CLOSED);
         let mut sink = Sink { due, kernel: None, woken: 0 };
@@ -347,8 +347,8 @@ impl Source {
         io::Error::new(io::ErrorKind::NotConnected, "the socket was closed by its own side")
     }
 
-    /// From now on everything fails, and who waits is told. The descriptor stays open until the source is dropped:
-    /// somebody may have borrowed it.
+    /// From now on every operation fails, and waiters are woken. The descriptor stays open until the source is dropped: it
+    /// may be borrowed.
     pub(crate) fn close(&self) {
         let shared = &self.shared;
         let mut due = Vec::new();

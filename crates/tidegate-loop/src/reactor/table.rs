@@ -22,15 +22,16 @@ pub(crate) enum Due {
     Task(Name),
     Wake(Waker),
     Call(Rc<IoCallback>),
-    /// The kernel has let go of a socket that nobody else holds any more: it is closed.
+    /// The kernel has finished with a socket that was dropped: it can be closed.
     Gone(uring::Owner),
 }
 
-/// Where what is due goes. Tasks of the loop that asks are queued at once: that touches nothing of the table's. Behind
-/// something that had to be put off, they are put off as well: the order is that of the events.
+/// Collects the wake-ups of one selector call. Tasks of this loop go straight to the ready queue (that needs no `IoTable`);
+/// foreign wakers and callbacks are deferred to `due` until the table is no longer borrowed. Once something is deferred,
+/// everything after it is too, so that events keep their order.
 pub(super) struct Sink<'a> {
     pub(super) due: &'a mut Vec<Due>,
-    /// `None`: everything is put off. So it is while somebody observes the loop.
+    /// `None`: everything is deferred, as while the loop is observed.
     pub(super) kernel: Option<&'a Kernel>,
     pub(super) woken: usize,
 }
@@ -106,7 +107,7 @@ impl IoTable {
         self.sources.registered > 0 || !self.watched.is_empty() || self.ring.as_ref().is_some_and(|ring| ring.is_busy())
     }
 
-    /// Whether it has to be asked before the loop sleeps. A ring has: it may have something to tell the kernel.
+    /// Whether it has to be asked before the loop sleeps. A ring has: it may have something to submit.
     pub(crate) fn is_needed(&self) -> bool {
         self.ring.is_some() || self.has_watchers()
     }
@@ -161,7 +162,7 @@ impl IoTable {
         Some(removed)
     }
 
-    /// Makes sure that a source is watched on that side. Called when somebody is about to wait.
+    /// Makes sure that a source is watched on that side. Called just before a task waits.
     pub(super) fn arm(&mut self, source: &Rc<SharedSource>, side: u8) -> io::Result<()> {
         let before = source.interest.get();
         let wanted = if self.edge { Ready::READ | Ready::WRITE } else { before | side };
@@ -181,7 +182,7 @@ impl IoTable {
         Ok(())
     }
 
-    /// Gives a source to the ring, if there is one: from now on it is told by what completes there, and not polled.
+    /// Gives a source to the ring, if there is one: from now on completions wake it, and it is not polled.
     pub(super) fn adopt(&mut self, source: &Rc<SharedSource>) -> Option<(Rc<Ring>, Token)> {
         let ring = self.ring.clone()?;
         self.disarm(source);
@@ -199,13 +200,13 @@ impl IoTable {
     pub(super) fn disarm(&mut self, source: &SharedSource) -> Option<Rc<SharedSource>> {
         let token = source.token.get()?;
         if !source.completes.get() {
-            // Refused means that somebody closed the descriptor behind our back.
+            // Refused means that other code has closed the descriptor.
             let _ = self.selector.deregister(source.fd());
         }
         self.sources.remove(token)
     }
 
-    /// A source is about to close its descriptor: it is watched no more, and whoever had none left may try again.
+    /// A source is about to close its descriptor: it is not watched any more, and tasks that had found no free descriptor may try again.
     pub(super) fn closing(&mut self, source: &SharedSource) -> (Option<Rc<SharedSource>>, Vec<Waker>) {
         self.closed += 1;
         (self.disarm(source), std::mem::take(&mut self.starved))
@@ -247,7 +248,7 @@ impl IoTable {
 
     #[inline]
     fn source_ready(&mut self, event: Readiness, sink: &mut Sink<'_>) {
-        // A stale token: the source was dropped, and the kernel had not heard of it yet.
+        // A stale token: the source was dropped, and the kernel did not know that yet.
         let Some(source) = self.sources.get(event.token) else { return };
         let unwanted = source.tell(event.ready, sink);
         if unwanted != 0 && !self.edge {
@@ -256,7 +257,7 @@ impl IoTable {
         }
     }
 
-    /// Level-triggered, what nobody waits for would be told of in every wait from now on.
+    /// Level-triggered, a side that no task waits for would be reported by every wait from now on.
     fn lose_interest(&mut self, source: &Rc<SharedSource>, sides: u8) {
         let left = source.interest.get() & !sides;
         let token = source.token.get().expect("a source that is watched has a token");
@@ -272,7 +273,7 @@ impl IoTable {
 
     fn descriptor_ready(&self, event: Readiness, sink: &mut Sink<'_>) {
         if event.token == BELL {
-            // Watched edge-triggered it need not be read: a ring while nobody sleeps costs one early return, not a call.
+            // Watched edge-triggered it need not be read: a ring while the loop is awake costs one early return, not a call.
             if self.kind == SelectorKind::Select {
                 let _ = rustix::io::read(self.bell, &mut [0; 8]);
             }
@@ -290,7 +291,7 @@ impl IoTable {
         let mut due = Vec::new();
         for source in &sources {
             self.disarm(source);
-            // Who waited was a task of this loop's and is gone, or it is told by the drop of its waker.
+            // A waiter was a task of this loop, which has ended, or a foreign waker, which is dropped.
             source.close(&mut due);
         }
         let starved = std::mem::take(&mut self.starved);
@@ -315,7 +316,7 @@ const SOURCE: u64 = 1 << 63;
 const INDEX_BITS: u32 = 32;
 const GENERATION_MASK: u32 = (1 << (63 - INDEX_BITS)) - 1;
 
-/// The registered sources by token: (generation, slot), so that an event for one that is gone finds nobody.
+/// The registered sources by token: (generation, slot), so that an event for one that is gone is ignored.
 #[derive(Default)]
 struct Sources {
     slots: Vec<SourceSlot>,

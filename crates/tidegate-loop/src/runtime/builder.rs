@@ -135,8 +135,8 @@ impl Builder {
         self
     }
 
-    /// A thread pool to use instead of one of its own. It stays its owner's: nobody waits for it or shuts it down when
-    /// the loop goes.
+    /// A thread pool to use instead of one of its own. The loop does not own it, and neither waits for it
+    /// nor shuts it down when it closes.
     ///
     /// ```
     /// # use tidegate_loop::{EventLoop, ThreadPool};

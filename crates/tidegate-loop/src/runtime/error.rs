@@ -17,7 +17,7 @@ pub enum RunError {
     Closed,
     /// A loop is running on this thread already: await or spawn instead of running another.
     Nested,
-    /// Virtual time only: nothing is ready and nothing ever will be. The dump says who waits for what.
+    /// Virtual time only: nothing is ready and nothing ever will be. The dump lists what each task waits for.
     Stalled(TaskDump),
     /// Code inside called [`interrupt`]. What was ready runs the next time.
     Interrupted(Interrupt),

@@ -482,7 +482,7 @@ impl LoopHandle {
         TaskBuilder { handle: self.clone(), name: None, eager: false, context: None }
     }
 
-    /// A future that somebody will set.
+    /// Makes a future to be set later.
     ///
     /// ```
     /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
@@ -505,7 +505,7 @@ impl LoopHandle {
         self.kernel.all_tasks().into_iter().map(|cell| Task { cell }).collect()
     }
 
-    /// Calls `handler` with errors that nobody else will see, instead of logging them.
+    /// Calls `handler` with errors that no code fetches, instead of logging them.
     ///
     /// ```
     /// # let event_loop = tidegate_loop::EventLoop::new().unwrap();
@@ -569,7 +569,7 @@ impl LoopHandle {
         self.kernel.watch.set_observer(None);
     }
 
-    /// Leaves a remark in the trace; nothing happens while nobody observes.
+    /// Adds a remark to the trace; does nothing while the loop is not observed.
     ///
     /// ```
     /// tidegate_loop::EventLoop::new().unwrap().note("about to start");

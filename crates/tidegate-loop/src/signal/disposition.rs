@@ -1,6 +1,6 @@
-//! What the process does with its signals: one handler for all of them, installed while somebody listens, the previous
-//! disposition put back afterwards. The handler counts, makes the loops that listen look around, and calls whoever
-//! handled the signal before; nothing else, because next to nothing is allowed in it.
+//! What the process does with its signals: one handler for all of them, installed while a signal is used, the previous
+//! disposition put back afterwards. The handler counts, wakes the loops that listen, and calls the handler
+//! that was installed before; nothing else, because next to nothing is allowed in a signal handler.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -115,7 +115,7 @@ fn call_previous(slot: &DispositionSlot, signal: c_int, info: *mut siginfo_t, co
     }
 }
 
-/// Who has asked for a signal, and what to put back when nobody does any more.
+/// The uses of a signal, and the disposition to put back when there is none any more.
 struct Taken {
     uses: u32,
     /// What was there before our handler. `None`: it is not installed.
@@ -160,7 +160,7 @@ fn is_default(action: &libc::sigaction) -> bool {
     action.sa_sigaction == libc::SIG_DFL
 }
 
-/// A use of a signal: while there is one, our handler is installed, and the loop it was made for is told.
+/// A use of a signal: while there is one, our handler is installed, and the loop it was made for is notified.
 pub(super) struct Use {
     signal: SignalKind,
     purpose: Purpose,
@@ -225,7 +225,7 @@ impl Drop for Use {
         if entry.uses > 0 || !self.restores {
             return;
         }
-        // Whoever came after us has us behind them: putting back what was before us would take it away from them.
+        // A handler installed after ours calls ours: putting back the one before ours would remove the later one.
         if query(self.signal).is_ok_and(|current| current.sa_sigaction == ours())
             && let Some(before) = entry.before.take()
             && set(self.signal, &before).is_err()
@@ -256,7 +256,7 @@ fn install(table: &mut Table, signal: SignalKind) -> io::Result<()> {
     Ok(())
 }
 
-/// Says which loops are told of a signal.
+/// Lists the loops that are notified of a signal.
 pub(super) fn tell_loop(signal: SignalKind, loop_id: u16, tell: bool) {
     let word = &slot(signal).loops[loop_id as usize / 64];
     let bit = 1 << (loop_id % 64);

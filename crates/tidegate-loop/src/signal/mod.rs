@@ -11,12 +11,12 @@
 //! .unwrap();
 //! ```
 //!
-//! While somebody listens, a signal does not have its usual effect; a handler that the program had installed before is
+//! While there is a listener or handler, a signal does not have its usual effect; a handler that the program had installed before is
 //! still called. When the last listener has gone, the previous disposition is put back. SIGCHLD is never taken unless
-//! somebody asks for it: [`process`](crate::process) waits for its children by other means.
+//! a program asks for it: [`process`](crate::process) waits for its children by other means.
 //!
 //! Several signals of one kind may be told as one: the system itself keeps no count of those that are pending, and a
-//! listener is told how many have come since it last asked.
+//! listener receives how many have come since it last asked.
 
 mod disposition;
 mod kind;
@@ -41,7 +41,7 @@ pub(crate) fn hold_interrupts() -> Option<impl Drop> {
     disposition::Use::runner()
 }
 
-/// Listens for a signal on the running loop, from now on. Any number of listeners may, and each is told.
+/// Listens for a signal on the running loop, from now on. Any number of listeners may, and each receives it.
 ///
 /// # Errors
 /// When the signal cannot be handled (SIGKILL, SIGSEGV, …) or is none.

@@ -13,7 +13,7 @@ use crate::mailbox;
 use crate::reactor::IoCallback;
 use crate::runtime::event_loop::LoopHandle;
 
-/// Who wants to know of a signal.
+/// What a signal is delivered to.
 #[derive(Default)]
 pub(crate) struct SignalTable {
     entries: Vec<SignalEntry>,
@@ -51,7 +51,7 @@ enum Due {
 }
 
 impl Kernel {
-    /// A signal has come for somebody on this loop.
+    /// A signal has come for a handler or listener of this loop.
     #[cold]
     pub(crate) fn read_signals(&self) {
         let mut due = Vec::new();
@@ -142,7 +142,7 @@ impl Kernel {
     }
 
     /// Calls `callback` when the signal has come, for as long as the loop is open. The signal stays harmless afterwards:
-    /// whoever sends it asks for a look, not for an end.
+    /// it asks for a look, and must not end the process when the loop is gone.
     pub(crate) fn watch_signal(
         &self,
         signal: SignalKind,
@@ -155,7 +155,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Calls `run` when Ctrl-C is pressed and nobody listens for it. False: the program sees to SIGINT itself.
+    /// Calls `run` on Ctrl-C while no listener has SIGINT. Returns `false` if the program handles SIGINT itself.
     pub(crate) fn take_interrupts(&self, run: Rc<dyn Fn()>) -> bool {
         let Some(taken) = Use::runner() else { return false };
         self.add_signal(taken, Target::Runner(run.clone()));
@@ -198,7 +198,7 @@ impl LoopHandle {
         Ok(())
     }
 
-    /// Takes the handler back: what the signal did before anybody listened for it, it does again. False if there was none.
+    /// Removes the handler: the signal has its previous effect again. Returns `false` if there was none.
     ///
     /// ```
     /// use tidegate_loop::{EventLoop, signal::SignalKind};

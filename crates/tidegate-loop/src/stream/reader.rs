@@ -51,7 +51,7 @@ pub enum ReadError {
         /// What came before the end.
         partial: Vec<u8>,
     },
-    /// The delimiter did not come within the limit. Read what is there some other way, or give up on this peer.
+    /// The delimiter did not come within the limit. Read what is there some other way, or drop the connection.
     TooLong {
         /// The reader's limit.
         limit: usize,
@@ -180,7 +180,7 @@ impl<R: AsyncRead + Unpin> StreamReader<R> {
         Ok(count)
     }
 
-    /// Reads until `buffer` is full. Not bounded by the limit: whoever has a buffer of that size wants it filled.
+    /// Reads until `buffer` is full. Not bounded by the limit: the caller chose the size of its buffer.
     ///
     /// # Errors
     /// [`ReadError::Ended`] with what came before the end.

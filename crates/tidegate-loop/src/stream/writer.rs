@@ -17,7 +17,7 @@ use crate::task::{Task, spawn};
 pub const HIGH_MARK: usize = 64 << 10;
 
 /// Takes data at once and writes it in the background. [`write`](Self::write) never waits; [`drain`](Self::drain) waits
-/// while more than the high mark is left to write, until it is down to the low mark. Whoever writes in a loop
+/// while more than the high mark is left to write, until it is down to the low mark. A task that writes in a loop
 /// and drains in it goes as fast as its peer reads, and no faster.
 ///
 /// Dropped, what it has taken is still written; then its side ends.
@@ -93,7 +93,7 @@ impl WriterShared {
         self.wake_drainers();
     }
 
-    /// Everybody who waits gets the error; an `io::Error` cannot be copied, but its kind and its text can.
+    /// Every waiting task gets the error; an `io::Error` cannot be cloned, but its kind and its text can.
     fn failure(&self) -> Option<io::Error> {
         self.failure.borrow().as_ref().map(|error| io::Error::new(error.kind(), error.clone().to_string()))
     }

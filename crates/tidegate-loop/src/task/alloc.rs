@@ -10,10 +10,10 @@ use std::ptr::{self, NonNull};
 const UNIT: usize = 8;
 /// Larger ones go straight to the allocator.
 const UNITS_MAX: usize = 64;
-/// What a thread keeps at the most, over all sizes.
+/// The most that a thread keeps, over all sizes.
 const BYTES_KEPT_MAX: usize = 4 << 20;
 
-/// A block that nobody uses; its first word is the next one.
+/// A free block; its first word points to the next one.
 struct Free {
     next: *mut Free,
 }
@@ -81,7 +81,7 @@ pub(crate) fn allocate<T>(make: impl FnOnce() -> T) -> NonNull<T> {
         Some(block) => block.cast::<T>(),
         None => fresh(units).cast::<T>(),
     };
-    // SAFETY: the block is at least as large and as aligned as a `T` (`units`), and nobody else's.
+    // SAFETY: the block is at least as large and as aligned as a `T` (`units`), and in no list any more.
     unsafe { block.write(make()) };
     block
 }
@@ -126,7 +126,7 @@ pub(crate) unsafe fn give_back<T>(value: NonNull<T>) {
             return unsafe { discard(block, units) };
         }
         kept.bytes.set(bytes);
-        // SAFETY: the block holds at least a unit, which is larger than a `Free`, and nobody uses it.
+        // SAFETY: the block holds at least a unit, which is as large as a `Free`, and is unused (the caller's promise).
         unsafe { block.write(Free { next: kept.lists[units].get() }) };
         kept.lists[units].set(block.as_ptr());
     });

@@ -59,11 +59,11 @@ impl<A: Awaited> Counted<A> {
         Counted { any: AnyAwaited(inner.cast()), _value: PhantomData }
     }
 
-    /// The value to change, if nobody else refers to it.
+    /// The value to change, if this is the only reference.
     #[inline]
     pub(crate) fn get_mut(&mut self) -> Option<&mut A> {
         // SAFETY: this is the only reference, and it is borrowed for as long as what comes back. It does not leave its
-        // thread, so nobody copies it meanwhile.
+        // thread, so it is not cloned meanwhile.
         (self.any.head().refs.get() == 1).then(|| &mut unsafe { self.any.0.cast::<AwaitedBox<A>>().as_mut() }.value)
     }
 
@@ -161,7 +161,7 @@ unsafe fn describe<A: Awaited>(head: NonNull<AwaitedHead>) -> String {
 
 unsafe fn free<A: Awaited>(head: NonNull<AwaitedHead>) {
     let inner = head.cast::<AwaitedBox<A>>();
-    // SAFETY: made by `alloc::allocate` for this very type in `Counted::new`; nobody refers to it any more. Of what is
+    // SAFETY: made by `alloc::allocate` for this very type in `Counted::new`; this was the last reference. Of what is
     // given back undropped, the head has nothing to drop, and the value says so of itself.
     unsafe {
         if inner.as_ref().value.is_bare() {
@@ -172,7 +172,7 @@ unsafe fn free<A: Awaited>(head: NonNull<AwaitedHead>) {
     }
 }
 
-/// Apart, so that what is free of all this needs no stack.
+/// `#[inline(never)]`: keeps `free`'s fast path a leaf function without a stack frame.
 #[inline(never)]
 unsafe fn free_dropping<A: Awaited>(inner: NonNull<AwaitedBox<A>>) {
     // SAFETY: as in `free`.

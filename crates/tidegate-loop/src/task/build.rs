@@ -37,7 +37,7 @@ where
     })
 }
 
-/// Starts a task whose `Err` counts as a failure: it is reported when nobody fetches it, and
+/// Starts a task whose `Err` counts as a failure: it is reported if it is never fetched, and
 /// [`wait`](crate::wait) and [`gather`](crate::gather) see it as an error.
 ///
 /// # Panics

@@ -16,14 +16,15 @@ use crate::mailbox::waker;
 use crate::task::awaited::AnyAwaited;
 use crate::task::raw::{Catch, Extras, Header, Target, TaskRef, Waiting, flag};
 
-/// Requests that a task be cancelled. If it waits for something of the loop's that can itself be cancelled, the
-/// request goes there, and comes back as the outcome of that wait. False: it has ended already.
+/// Requests that a task be cancelled. If it waits for something of the loop that can itself be cancelled, the request is
+/// forwarded there, and comes back as the outcome of that wait. Returns `false` if the task has ended.
 pub(crate) fn request(kernel: &Kernel, task: &TaskRef) -> bool {
     if task.has(flag::DONE) {
         return false;
     }
     if task.has(flag::ASKED) {
-        // It waits for itself by way of others; the one who asks now will find that nobody is left to pass it on to.
+        // A circle of tasks that wait for each other: the request is passing through this one already, further up the
+        // stack, and finds there that there is no task left to pass it on to.
         return true;
     }
     // Along a line of waiting tasks step by step, not frame by frame: lines can be long, and some are circles.
@@ -109,8 +110,8 @@ fn forget_forward(task: &Header) {
     drop(target);
 }
 
-/// Takes one request back; the count that is left. At zero a request that is not yet on its way is forgotten, and
-/// during the task's own step also one that it sent on and that has not come back: nobody wants it any more.
+/// Withdraws one request and returns how many remain. At zero a pending request (`MUST_CANCEL`) is dropped; called from
+/// within the task's own poll, a request already forwarded to what it awaits is dropped too.
 pub(crate) fn take_back(task: &Header) -> u32 {
     let left = task.cancels.get().saturating_sub(1);
     task.cancels.set(left);
@@ -139,7 +140,7 @@ pub(crate) fn forget(task: &Header) {
 }
 
 /// Before a step: marks the innermost `catch_cancel`, and wakes the waker it was last polled with, so that
-/// combinators with wakers of their own reach it. False: there is none, the task ends here.
+/// combinators with wakers of their own reach it. Returns `false` if there is none: the task ends here.
 pub(crate) fn deliver(task: &Header) -> bool {
     forget_forward(task);
     let Some(waker) = mark_innermost(task) else { return false };
@@ -149,7 +150,8 @@ pub(crate) fn deliver(task: &Header) -> bool {
     true
 }
 
-/// `None`: there is nobody to mark.
+/// Marks the innermost `catch_cancel` that is awaited and returns the waker it was polled with, if that is not the
+/// task's own. `None`: there is no such catch.
 fn mark_innermost(task: &Header) -> Option<Option<Waker>> {
     let extras = task.extras()?;
     let mut catches = extras.catches.borrow_mut();
@@ -223,8 +225,8 @@ fn raise(task: &Header) {
     }
 }
 
-/// Says what the current task is about to wait for. Whoever says it last in a step is what it waits for; a foreign wait
-/// says it by keeping the task's waker.
+/// Notes what the current task is about to wait for. The last note of a step counts; a foreign future makes one by cloning
+/// the task's waker.
 #[inline]
 pub(crate) fn wait_for(waiting: Waiting) {
     current::with(|kernel| {
@@ -243,7 +245,7 @@ pub(crate) fn wait_for_awaited(awaited: &AnyAwaited) {
     });
 }
 
-/// Somebody outside of the loop keeps the waker of that task: if it is the current one, that is what it waits for.
+/// The waker of that task was cloned: if it is the current task, it waits for something outside of the loop.
 #[inline]
 pub(crate) fn waker_kept(name: Name) {
     current::with(|kernel| {
@@ -255,7 +257,7 @@ pub(crate) fn waker_kept(name: Name) {
     });
 }
 
-/// An await of a task is given up: the current task does not wait for that any more.
+/// An await of a task was dropped: the current task does not wait for it any more.
 pub(crate) fn stop_waiting_for_task(name: Name) {
     current::with(|kernel| {
         if let Some(task) = kernel.and_then(Kernel::current_task)
@@ -285,7 +287,7 @@ pub(crate) fn is_forwarded() -> bool {
     current::with(|kernel| kernel.and_then(Kernel::current_task).is_some_and(|task| task.has(flag::FORWARDED)))
 }
 
-/// A task the current one awaited has ended. True: it was cancelled because of a request to the current task, which
+/// A task the current one awaited has ended. Returns `true` if it was cancelled for a request to the current task, which
 /// thereby comes back and has been raised; return `Pending`.
 #[inline]
 pub(crate) fn task_came_back(name: Name, cancelled: bool) -> bool {
@@ -450,7 +452,7 @@ impl CatchFrame {
         extras.catches.borrow_mut().iter_mut().rev().find(|catch| catch.id == *id).map(f)
     }
 
-    /// Asked by whoever polls it, which shows that it is awaited.
+    /// Whether a cancellation is waiting here. Called only when the catch is polled, which shows that it is awaited.
     pub(crate) fn is_marked(&self) -> bool {
         self.with(|catch| {
             catch.deaf = false;
@@ -480,7 +482,7 @@ impl CatchFrame {
 }
 
 impl CatchFrame {
-    /// Leaves without having been polled again. A request that was meant for it is for whoever else there is.
+    /// Leaves without having been polled again. A request that was delivered to it is delivered to the next catch.
     pub(crate) fn abandon(&mut self) {
         let Some((extras, _)) = self.entered.clone() else { return };
         if !self.leave() {

@@ -122,7 +122,7 @@ impl<T: 'static> Future for JoinHandle<T> {
         if itself {
             return Poll::Ready(Err(JoinError::AwaitsItself));
         }
-        // First in line unless somebody was there before us; the line is the order in which all are told.
+        // The first waiter unless there was one before; waiters are woken in the order in which they came.
         let ours = waker::name_of(cx.waker());
         let first = match header.joiner() {
             Some(known) => ours == Some(known),
@@ -136,7 +136,7 @@ impl<T: 'static> Future for JoinHandle<T> {
             drop(before);
             self.waiter = Some(id);
         }
-        // Last: whoever keeps the waker says by that what the task waits for, and here that is the task.
+        // Last: registering clones the waker, which notes a foreign wait; this one is a wait for a task.
         cancel::wait_for(Waiting::task(name));
         Poll::Pending
     }
@@ -150,7 +150,7 @@ impl<T> Drop for JoinHandle<T> {
         if let Some(id) = self.waiter {
             leave_line(header, id);
         }
-        // Nobody can fetch the output any more. Dropping it now also ends a cycle, if it refers to its own task.
+        // The output cannot be fetched any more. Dropping it now also breaks a cycle, if it refers to its own task.
         if !header.has(flag::DONE) {
             cancel::stop_waiting_for_task(header.name);
         } else if !header.has(flag::TAKEN) {

@@ -1,5 +1,61 @@
-//! Tasks: futures the loop drives. `raw.rs` is a task in memory, `alloc.rs` that memory, `table.rs` the loop's tasks by name, `waiters.rs` who
-//! wants to know of an end, `join.rs` how a result is fetched, `build.rs` how a task is made.
+//! Tasks: futures that the loop drives. `raw.rs` is a task in memory, `alloc.rs` that memory, `table.rs` the loop's tasks by
+//! name, `build.rs` how a task is made, `join.rs` how a result is fetched, `waiters.rs` the wakers and callbacks that wait
+//! for an end, `cancel.rs` cancellation, `awaited.rs` what else a task can await and cancel.
+//!
+//! # Life of a task
+//!
+//! ```text
+//!  spawn ──► queued ──step──► polled ──Pending──► suspended ──wake──► queued …
+//!              ▲                 │                    │
+//!              └── yield_now ────┤                    └── cancel (below)
+//!                                └──Ready, panic──► ended: out of the table, waiters woken
+//! ```
+//!
+//! ## References
+//! | type | is | keeps the memory |
+//! |---|---|---|
+//! | [`TaskRef`] | a counted thin pointer; one is the table's until the task ends | yes |
+//! | [`Task`] | the public face of a `TaskRef`: look, cancel, wait | yes |
+//! | [`JoinHandle`] | the one claim on the output; flag HELD while it exists | yes |
+//! | [`Name`](crate::mailbox::name::Name) | (loop, slot, generation) in a word: wakers, the ready queue, [`Waiting`] | no: stale names are ignored |
+//! | `ManuallyDrop<TaskRef>` | an uncounted loan of the table's reference for one step | no: good until the task leaves the table |
+//!
+//! Counting is not atomic: none of these but the `Name` leaves the loop's thread.
+//!
+//! ## Parts of a task, and when each may be touched
+//! | part | touched by |
+//! |---|---|
+//! | header (`Cell`s): flags, requests, context, what it waits for | any code of the loop's thread, at any time |
+//! | `extras`: name, waiters, catches, panic | the same; made on first use, because few tasks need them |
+//! | stage: the future | `poll`, while the table holds the task and it is not running; `discard` between steps |
+//! | stage: the output | `failure` before DONE is set; `take_output` and `discard` after it, by the join handle or at its drop |
+//!
+//! A task is *running* while it is the kernel's current task or has OUTER (a child that was started eagerly is being polled
+//! inside its poll). A running task's stage is not touched from outside of the poll: this is what every `unsafe` block
+//! relies on. The flags are explained one by one in [`raw::flag`].
+//!
+//! ## Cancellation
+//! A request is counted (`cancels`), then goes where it can be raised:
+//!
+//! ```text
+//!  Task::cancel ─┬─ running, or queued ─────────────────────► MUST_CANCEL ──────┐
+//!                ├─ suspended, awaits a task or future ─► FORWARDED:            │
+//!                │     the request goes there and comes back as the             │
+//!                │     outcome of that await ──cancelled──► raise               │
+//!                └─ suspended elsewhere ─────► INTERRUPTED, woken ──────────────┤
+//!                                                                               ▼
+//!  next step: deliver ─┬─ innermost catch_cancel: marked, DELIVERED; its poll returns Err(Cancelled)
+//!                      └─ none: the future is dropped unpolled; outcome Cancelled
+//!
+//!  raise (inside a poll) ─┬─ innermost catch_cancel: marked; its poll returns Err(Cancelled)
+//!                         └─ none: UNWIND; the future is dropped when the poll returns
+//!
+//!  end of a step that is Pending: what is still pending goes on to what the step ended up waiting for
+//!  end of a step that is Ready:   MUST_CANCEL beats a value, an error (spawn_fallible) beats MUST_CANCEL
+//!  Task::uncancel at zero:        MUST_CANCEL is withdrawn; INTERRUPTED is not, its wait is over
+//! ```
+//!
+//! ASKED marks the tasks that a request is passing through, so that it ends in a circle.
 
 pub(crate) mod alloc;
 pub(crate) mod awaited;
@@ -415,7 +471,7 @@ impl fmt::Debug for Finished {
     }
 }
 
-/// Drops the output of a task that has ended, when nobody can fetch it any more.
+/// Drops the output of a task that has ended, when its join handle is dropped.
 pub(crate) fn drop_output(task: &TaskRef) {
     // SAFETY: it has ended, so it does not run; and there is no join handle but the one that is being dropped.
     unsafe { task.discard() };

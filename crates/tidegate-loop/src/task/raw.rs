@@ -1,5 +1,6 @@
-//! A task's memory: a header that everybody may look at, and behind it the future, later its output. One
-//! allocation, counted without atomics. What a task needs of unsafe code is here and in `alloc.rs`.
+//! A task's memory: a header of one layout for all tasks, and behind it the future, later its output. One allocation,
+//! counted without atomics. What a task needs of unsafe code is here and in `alloc.rs`. What may be
+//! touched when is explained at the head of `mod.rs`.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
@@ -52,9 +53,8 @@ pub(crate) struct Header {
     pub(crate) loop_serial: u32,
     pub(crate) location: &'static Location<'static>,
     pub(crate) context: Cell<Snapshot>,
-    /// The first in line for the end of the task, when that is a task of the loop's that awaits the join handle;
-    /// everybody else is in `extras`.
-    /// Its bits, or 0, which is no name: half the size of an `Option`.
+    /// The first waiter for the end of the task, if that is a task of a loop that awaits the join handle; all others are in
+    /// `extras`. The bits of its name, or 0, which is no name: half the size of an `Option`.
     joiner: Cell<u64>,
     /// What it waits for. Behind [`Header::wait_for`], because a word of it may be a counted reference.
     waiting: Cell<Waiting>,
@@ -107,7 +107,7 @@ pub(crate) struct Catch {
     pub(crate) id: u32,
     /// A cancellation is waiting for it.
     pub(crate) marked: bool,
-    /// It was marked and not polled: it is kept, but nobody awaits it.
+    /// It was marked and then not polled: it is kept, but not awaited, and gets no more cancellations until it is polled.
     pub(crate) deaf: bool,
     /// The waker it was last polled with, where that is not the task's own.
     pub(crate) waker: Option<Waker>,
@@ -163,30 +163,43 @@ impl Waiting {
     }
 }
 
+/// One bit each; six of them are about cancellation, see "Life of a task" at the head of `task/mod.rs`.
 pub(crate) mod flag {
-    /// In the middle of its step another one takes one: that is the current task, and this one runs too.
+    /// The task is on the stack below another task's poll. Set by `step_now` on the task whose step an eager child's first
+    /// step interrupts; cleared when that step ends. Implies: the task is running, although `Kernel::current` is the child.
     pub(crate) const OUTER: u16 = 1 << 1;
+    /// The task has ended. Set by `set_outcome`; never cleared. Implies: the outcome bits are valid, and the task has left
+    /// the table and is not polled again.
     pub(crate) const DONE: u16 = 1 << 2;
-    /// A cancellation to deliver at the next step, unless all requests are taken back before.
+    /// A cancellation is to be delivered at the next step. Set by `cancel::request` on a task that is running, queued, or
+    /// awaits something as good as done; by `after_suspension` and `CatchFrame::abandon`, which hand a request on. Cleared by
+    /// delivery, by `uncancel` at zero requests, and when a main task returns.
     pub(crate) const MUST_CANCEL: u16 = 1 << 3;
-    /// A cancellation to deliver at the next step, whatever happens: its wait has been ended for it.
+    /// As `MUST_CANCEL`, but `uncancel` does not withdraw it: the task was woken for it, and its wait is over. Set by
+    /// `cancel::request` and `after_suspension`; cleared by delivery. Implies: queued.
     pub(crate) const INTERRUPTED: u16 = 1 << 4;
-    /// A request went to what it awaits; it comes back as the outcome of that await.
+    /// A request went to what the task awaits, and comes back as the outcome of that await. Set by `remember_forward`;
+    /// cleared by `forget_forward`. Implies: `extras.forwarded` is the target.
     pub(crate) const FORWARDED: u16 = 1 << 5;
-    /// A cancellation was raised inside and nobody caught it: the future goes when the poll returns.
+    /// A cancellation was raised inside of the poll, and no `catch_cancel` was active. Set by `raise`; never cleared. Implies:
+    /// the future is dropped when the poll returns, and the task has been cancelled.
     pub(crate) const UNWIND: u16 = 1 << 6;
-    /// A join handle exists: keep the output for it.
+    /// A join handle exists. Set and cleared by it. Implies: the output is kept at the end.
     pub(crate) const HELD: u16 = 1 << 7;
-    /// Somebody has seen how it ended.
+    /// The end has been seen: no report is due when the last reference goes. Set by whatever fetches the result or the error,
+    /// and at the end of a task that completed or was cancelled; never cleared.
     pub(crate) const RETRIEVED: u16 = 1 << 8;
-    /// A catch was marked in this step.
+    /// A catch was marked for this step. Set by `mark_innermost`; cleared by `after_suspension`, which checks whether the catch
+    /// was polled.
     pub(crate) const DELIVERED: u16 = 1 << 9;
-    /// A request is on its way through it.
+    /// A request is passing through the task, further up the stack. Set and cleared by `cancel::request` and `pass_on`. Stops
+    /// a request in a circle of tasks that await each other.
     pub(crate) const ASKED: u16 = 1 << 10;
-    /// The join handle has taken the output: nothing is left to drop.
+    /// The join handle has taken the output. Set by `try_result`; never cleared. Implies: there is no output left to drop.
     pub(crate) const TAKEN: u16 = 1 << 11;
-    /// It has a context among its extras, which it shares with others.
+    /// The task runs in a context that it shares. Set by `TaskBuilder`; never cleared. Implies: `extras.context` is there.
     pub(crate) const IN_CONTEXT: u16 = 1 << 12;
+    /// How the task ended, in the two topmost bits: an [`Outcome`](super::Outcome).
     pub(crate) const OUTCOME_SHIFT: u32 = 14;
 }
 
@@ -358,7 +371,7 @@ impl<T, E: Display> Judge<Result<T, E>> for NoError {
 }
 
 impl TaskRef {
-    /// Two references: a task is made for its loop and for whoever asked for it.
+    /// Makes a task and two references to it: one for the loop's table, one for the caller.
     #[inline]
     pub(crate) fn new_pair<F, J>(
         future: F,
@@ -401,7 +414,7 @@ impl TaskRef {
         (TaskRef(cell), TaskRef(cell))
     }
 
-    /// One step. Ready: the future is gone, the output is in its place; `true` if the output is an error.
+    /// One step. Unless the result is `Pending`, the future is dropped; `Ready` and `Failed` leave the output in its place.
     ///
     /// # Safety
     /// By the loop only, not while it runs, not after it was ready or cleared.
@@ -414,7 +427,7 @@ impl TaskRef {
     /// Drops whatever is there, future or output.
     ///
     /// # Safety
-    /// Not while it runs, and not while somebody takes the output.
+    /// Not while it runs, and not while a join handle takes the output.
     pub(crate) unsafe fn discard(&self) {
         // SAFETY: as in `poll`.
         unsafe { (self.vtable.clear)(self.0) }
@@ -452,7 +465,7 @@ impl TaskRef {
     /// Another reference that is not counted.
     ///
     /// # Safety
-    /// The task must outlive it: somebody holds a counted one for as long.
+    /// A counted reference to the task must exist for as long as this one is used.
     #[inline]
     pub(crate) unsafe fn borrowed(&self) -> ManuallyDrop<TaskRef> {
         ManuallyDrop::new(TaskRef(self.0))
@@ -502,8 +515,8 @@ impl Drop for TaskRef {
 /// `task` points to a live `TaskCell<F>`, and no other reference into its state is alive.
 #[inline]
 unsafe fn state<'a, F: Future>(task: NonNull<Header>) -> &'a mut TaskStage<F> {
-    // SAFETY: the caller's promise. Tasks do not leave their thread (`NonNull` is neither `Send` nor `Sync`), so nobody
-    // else can be here.
+    // SAFETY: the caller's promise. Tasks do not leave their thread (`NonNull` is neither `Send` nor `Sync`), so no other
+    // thread can be here.
     unsafe { &mut *task.cast::<TaskCell<F>>().as_ref().state.get() }
 }
 
@@ -561,10 +574,10 @@ unsafe fn take<F: Future>(task: NonNull<Header>, output: *mut ()) {
 unsafe fn free<F: Future>(task: NonNull<Header>) {
     // SAFETY: the last reference is going. The report only reads the header.
     let header = unsafe { task.as_ref() };
-    // An error that nobody has seen is told to the loop when its task goes, as asyncio does.
+    // An error that was not fetched is reported when the last reference to its task goes, as in asyncio.
     if header.has(flag::DONE) && !header.has(flag::RETRIEVED) {
         super::report_unseen(header);
     }
-    // SAFETY: made by `alloc::allocate` for this very type in `TaskRef::new_pair`; nobody refers to it any more.
+    // SAFETY: made by `alloc::allocate` for this very type in `TaskRef::new_pair`; this was the last reference.
     unsafe { alloc::free(task.cast::<TaskCell<F>>()) }
 }

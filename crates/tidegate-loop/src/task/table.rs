@@ -1,4 +1,4 @@
-//! The loop's tasks by name. The loop owns them: a task lives here until it ends, whoever else holds it.
+//! The loop's tasks by name. The loop owns them: a task stays here until it ends, however many references there are.
 
 use std::future::Future;
 use std::panic::Location;
@@ -12,7 +12,8 @@ struct TaskSlot {
     state: SlotState,
 }
 
-/// Who is in a slot and how he stands, in one word: waking a task compares it, writes it, and touches nothing else.
+/// Slot occupancy in one word: the occupant's `Name`, with `QUEUED` set while it is in the ready queue; or `FREE`, the next
+/// generation and the next free slot. Waking a task is one compare and one store on this word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct SlotState(u64);
 
@@ -32,7 +33,7 @@ impl SlotState {
         SlotState(name.bits() | SlotState::QUEUED)
     }
 
-    /// Nobody. The next one will be of that generation, and the next free slot is that one.
+    /// An empty slot: its next occupant gets that generation, and `next` is the next free slot.
     #[inline]
     fn free(generation: Generation, next: u32) -> SlotState {
         SlotState(SlotState::FREE | Name::new(0, next, generation).bits())
@@ -90,7 +91,7 @@ impl TaskTable {
         self.slot(name)?.task.as_ref()
     }
 
-    /// Notes that the task is queued. False: it was already, or it has ended.
+    /// Marks the task as queued. Returns `false` if it was already, or has ended.
     #[inline]
     pub(crate) fn queue(&mut self, name: Name) -> bool {
         match self.slots.get_mut(name.slot() as usize) {
@@ -128,8 +129,8 @@ impl TaskTable {
         }
     }
 
-    /// Makes a task of that future and keeps it, after `make_room`. It is queued for its first step, be it by the caller
-    /// who takes that at once.
+    /// Makes a task of that future and keeps it; call `make_room` before. The task is marked as queued: the caller pushes it
+    /// to the ready queue, or takes its first step at once.
     #[inline]
     pub(crate) fn insert<F, J>(&mut self, future: F, location: &'static Location<'static>, context: Snapshot) -> TaskRef
     where

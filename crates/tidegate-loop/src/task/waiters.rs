@@ -1,5 +1,5 @@
-//! Who wants to know when a task or a settable future is done: wakers and done-callbacks, in one line, first come
-//! first served. Nobody is called from here: wakers push, callbacks are queued.
+//! The wakers and done-callbacks of a task or a settable future, in one list, in the order they came. No foreign code is
+//! called from here but wakers: callbacks are queued.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -64,7 +64,7 @@ impl<A: Clone + 'static> DoneCallback<A> {
         let DoneCallback { call, context, location } = self;
         let subject = subject.clone();
         let callback = Callback::new(Box::new(move || call(&subject)), context, location);
-        // A loop that is gone or closed calls nobody any more.
+        // A loop that is gone or closed runs no callbacks any more.
         current::on(loop_serial, |kernel| {
             if kernel.state.get() != RunState::Closed {
                 kernel.push_call(Rc::new(callback));
@@ -73,7 +73,7 @@ impl<A: Clone + 'static> DoneCallback<A> {
     }
 }
 
-/// Those who wait, in the order they came.
+/// Wakers and done-callbacks, in the order they came.
 pub(crate) struct Waiters<A> {
     line: WaiterLine<A>,
 }
@@ -160,7 +160,8 @@ impl<A: Clone + 'static> Waiters<A> {
         }
     }
 
-    /// Wakes and queues everybody in order. Call it with the waiters taken out of their cell: wakers may be foreign.
+    /// Wakes the wakers and queues the callbacks, in order. Call it with the waiters taken out of their cell: wakers may be
+    /// foreign code.
     #[inline]
     pub(crate) fn fire(self, loop_serial: u32, subject: &A) {
         match self.line {

@@ -8,7 +8,7 @@ use crate::mailbox::inbox::Bed;
 
 /// A result to come that is not to be seen before it is released.
 pub(crate) trait Held {
-    /// It is there, or nobody waits for it any more.
+    /// It is there, or no task waits for it any more.
     fn is_settled(&self) -> bool;
     /// Lets the awaiter see it.
     fn release(&self);

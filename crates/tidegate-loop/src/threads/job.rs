@@ -77,7 +77,7 @@ impl JobName {
     }
 }
 
-/// What a thread is given to do. Dropped, with or without having run, it tells the awaiter.
+/// What a thread is given to do. Dropped, with or without having run, it settles the awaiter's slot.
 pub(super) trait Work: Send {
     /// Runs it and keeps the result; whether it panicked.
     fn run(&mut self) -> bool;
@@ -160,7 +160,7 @@ impl<R: Send> Held for JobSlot<R> {
     }
 }
 
-/// Drops what nobody fetched; a panic among it is told.
+/// Drops a result that was not fetched; a panic is reported.
 fn drop_unseen<R>(result: Result<R, JobError>, name: &JobName) {
     if let Err(JobError::Panicked(panic)) = result {
         let report = Report {

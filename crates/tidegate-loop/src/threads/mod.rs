@@ -1,5 +1,5 @@
 //! Blocking work off the loop: `pool.rs` has the threads, `queue.rs` their line, `job.rs` what goes to and fro,
-//! `stats.rs` what is told about it; `held.rs` is for virtual time. A loop's own pool is made on first use.
+//! `stats.rs` its figures; `held.rs` is for virtual time. A loop's own pool is made on first use.
 
 mod held;
 mod job;

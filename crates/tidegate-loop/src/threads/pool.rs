@@ -123,7 +123,7 @@ pub struct ThreadPool {
     owner: Arc<Owner>,
 }
 
-/// The threads hold the shared part; when this one goes, nobody can hand them anything any more.
+/// The threads hold the shared part; when this handle is dropped, no more jobs can come.
 struct Owner {
     shared: Arc<PoolShared>,
 }
@@ -435,7 +435,7 @@ impl PoolShared {
             state = self.lock();
             state.running.retain(|job| job.id != id);
             state.panicked += u64::from(panicked);
-            // Idle before the awaiter hears of it: its next job then finds this thread and needs no other.
+            // Idle before the awaiter is woken: its next job then finds this thread and needs no other.
             state.idle += 1;
             drop(state);
             drop(work);

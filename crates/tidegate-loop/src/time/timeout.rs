@@ -38,7 +38,7 @@ impl std::error::Error for Elapsed {}
 /// Awaits `future` for at most `limit`. When time runs out the task gets a cancellation request: what `future` awaits
 /// unwinds, may clean up, and `Err(Elapsed)` comes out here. A future that never waits never times out.
 ///
-/// The clock starts at the first poll, or at the latest when the future first waits.
+/// The clock starts at the first poll, and no later than when the future first waits.
 ///
 /// # Cancel safety
 /// As cancel-safe as `future`; dropped, its timer is disarmed.
@@ -59,7 +59,7 @@ pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
     Timeout { future: Some(future), phase: TimeoutPhase::New(Limit::After(limit)), place: CatchFrame::OUTSIDE }
 }
 
-/// Awaits `future` until `deadline` at the latest; otherwise as [`timeout`].
+/// Awaits `future`, but no longer than until `deadline`; otherwise as [`timeout`].
 ///
 /// ```
 /// use tidegate_loop::{run, sleep, timeout_at, Duration, LoopHandle};
@@ -170,7 +170,7 @@ impl Deadline {
         Deadline { cell: Rc::default(), limit: Some(Limit::At(instant)) }
     }
 
-    /// Not yet: until it is rescheduled.
+    /// A deadline that never expires unless [`reschedule`](Self::reschedule) sets a time.
     ///
     /// ```
     /// let deadline = tidegate_loop::Deadline::never();
@@ -309,7 +309,7 @@ impl DeadlineCell {
         }
     }
 
-    /// The scope is left. True: a cancellation that comes out of it is this deadline's doing and nobody else's.
+    /// The scope is left. Returns `true` if a cancellation that comes out of it is this deadline's alone.
     fn leave(&self) -> bool {
         let Some(task) = self.task.borrow_mut().take() else { return false };
         current::on(task.loop_serial, |kernel| self.disarm(kernel));
@@ -454,7 +454,7 @@ fn poll_entered<F: Future>(
             _ => {}
         }
     }
-    // A cancellation came out of the future: ours, or one that is meant for somebody further out.
+    // A cancellation came out of the future: this time-out's own, or one that is meant for an outer scope.
     place.leave();
     future.set(None);
     if leave(phase) {

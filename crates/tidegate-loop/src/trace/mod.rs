@@ -14,7 +14,7 @@
 //! assert!(text.contains("waits for a timer"));
 //! ```
 //!
-//! Called by `tidegate trace` and by programs that want to see themselves. It only reads what observers are told; the
+//! Called by `tidegate trace` and by programs that want to see themselves. It only reads an observer's events; the
 //! loop does not know it. In virtual time the same program gives the same bytes, whatever the machine.
 //!
 //! `record.rs` is what is kept, `spans.rs` turns it into bars and arrows, `text.rs`, `chrome.rs` and `html.rs` are the
@@ -115,7 +115,7 @@ impl Trace {
     }
 
     /// In Chrome's trace event format, for <https://ui.perfetto.dev> or `chrome://tracing`: one track for the loop, one
-    /// a task, arrows from who wakes to who is woken.
+    /// a task, arrows from each waking step to the task it wakes.
     ///
     /// In virtual time a step takes no time at all and could not be seen; there every record is drawn a little later
     /// than the one before, by the `slot_us` that `otherData` names. The exact time is in each slice's arguments.

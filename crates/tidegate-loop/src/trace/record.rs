@@ -1,4 +1,4 @@
-//! Records: what an observer was told, kept.
+//! Records: an observer's events, kept.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -39,7 +39,7 @@ struct Log {
     /// never more than were alive at one time.
     callbacks: HashMap<usize, TracedCallback>,
     callbacks_seen: u32,
-    /// Whose steps and callbacks are under way, innermost last.
+    /// The steps and callbacks that are running, innermost last.
     running: Vec<Actor>,
     /// A timer that is no callback has no end of its own: it lasts until something else begins.
     timer_runs: bool,
@@ -125,7 +125,7 @@ pub struct Record {
     pub what: What,
 }
 
-/// Who was running when something happened.
+/// The task or callback that was running when something happened.
 ///
 /// ```
 /// use tidegate_loop::trace::{examples, Actor, What};
@@ -451,7 +451,7 @@ impl Log {
         self.running.push(actor);
     }
 
-    /// Who has stopped running with this event.
+    /// The task or callback that this event ends, if any.
     fn leave(&mut self, event: &LoopEvent<'_>) {
         match event {
             LoopEvent::StepEnded { .. } => drop(self.running.pop()),
@@ -539,7 +539,7 @@ impl Log {
     fn callback(&mut self, callback: CallbackRef) -> TracedCallback {
         match self.callbacks.get(&callback.key) {
             Some(known) => known.clone(),
-            // A descriptor's callback is not queued by anybody.
+            // A descriptor's callback is queued by the selector, not by a task.
             None => self.queued(callback),
         }
     }

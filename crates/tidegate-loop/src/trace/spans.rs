@@ -1,5 +1,5 @@
 //! From records to what is drawn: lanes, bars on them, arrows between them. Positions are indices of records, so that
-//! whoever draws chooses between their order and their time.
+//! the renderer chooses between their order and their time.
 
 use std::collections::HashMap;
 
@@ -128,7 +128,7 @@ struct Weaver {
     pending: HashMap<usize, (usize, usize)>,
     /// Who queued a callback that has not run yet.
     queued: HashMap<u32, (usize, usize)>,
-    /// The tick under way: its record and number.
+    /// The current tick: its record and number.
     tick: Option<(usize, u64)>,
     callback: Option<usize>,
     timer: Option<usize>,

@@ -45,7 +45,7 @@ struct Page {
     width: usize,
     /// Who the last line was about; not repeated.
     who: Option<String>,
-    /// Who has taken a step before.
+    /// The tasks that have taken a step before.
     started: HashSet<TaskId>,
     /// A poll, told in the heading of the tick that follows.
     polled: Option<(Option<Duration>, usize)>,
@@ -144,13 +144,13 @@ impl Page {
         self.who = None;
     }
 
-    /// What somebody does while they run; what comes from outside of the loop is no part of a step.
+    /// Something that a task or callback does while it runs; what comes from outside of the loop is not part of a step.
     fn act(&mut self, by: &Actor, text: &str) {
         let indent = if matches!(by, Actor::Loop) { "" } else { "  " };
         self.line(by, &format!("{indent}{text}"));
     }
 
-    /// Somebody's turn begins: their name is written even if the last turn was theirs too.
+    /// A step or callback begins: its name is written even if the last one had the same.
     fn begin(&mut self, by: &Actor, text: &str) {
         self.who = None;
         self.line(by, text);

@@ -1,4 +1,4 @@
-//! No request is lost and none hits anybody but the one it was made to, also where one task waits for several things at
+//! No request is lost and none reaches another task than the one it was made to, also where one task waits for several things at
 //! once. asyncio has no `select!` inside a task, so here the contract is the design's: the request goes to what the
 //! task waits for, and comes back.
 
@@ -147,7 +147,7 @@ fn a_combinator_with_wakers_of_its_own_is_reached() {
     });
 }
 
-/// A done-callback, or somebody else who waits, stands in line before the join handle; the request goes the same way.
+/// A done-callback, or another waiter, was registered before the join handle; the request goes the same way.
 #[test]
 fn a_request_is_passed_on_to_a_task_that_others_watch_too() {
     for others in 0..3 {
@@ -207,7 +207,7 @@ fn a_request_does_not_follow_a_wait_for_a_task_that_is_over() {
         yield_now().await;
         cancelled_soon(&task.task()).await;
         let bystander = back.take().unwrap();
-        assert_eq!(bystander.await.unwrap(), "value", "nobody asked this one to end");
+        assert_eq!(bystander.await.unwrap(), "value", "no request was made to this one");
     });
 }
 
@@ -228,7 +228,7 @@ fn a_request_does_not_follow_a_wait_for_a_future_that_is_over() {
         });
         yield_now().await;
         cancelled_soon(&task.task()).await;
-        assert!(!shared.is_cancelled(), "nobody waits for it any more");
+        assert!(!shared.is_cancelled(), "no task waits for it any more");
     });
 }
 
@@ -354,7 +354,7 @@ fn a_timeout_that_is_dropped_does_not_revive_a_request_that_was_caught() {
             task.cancel();
             yield_now().await;
             handle.call_later(ms(5), move || flag.set());
-            assert_eq!(task.await.expect("nobody asked it to end again"), 1);
+            assert_eq!(task.await.expect("no second request was made"), 1);
         });
     }
 }

@@ -401,7 +401,7 @@ fn c51_a_failing_child_cancels_the_siblings_then_the_parent() {
         said.tick(format_args!("group failed, requests {}", Task::current().cancelling()));
         sleep(ms(1)).await;
     });
-    // 3: it fails, 4: the group hears of it and cancels, 5: they unwind, 6: the group hears, 7: the parent goes on.
+    // 3: it fails, 4: the group's callback cancels, 5: they unwind, 6: the group's callbacks, 7: the parent goes on.
     log.expect(["3 fails", "5 sibling a", "5 sibling b", "5 parent", "7 group failed, requests 0"]);
 }
 

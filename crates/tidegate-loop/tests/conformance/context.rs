@@ -249,7 +249,7 @@ fn c53_a_locks_waiters_are_served_first_come_first_served() {
             })
         });
         yield_now().await;
-        // One that was woken already is cancelled: the next in line gets the lock, and nobody overtakes.
+        // One that was woken already is cancelled: the next in line gets the lock, and no other task overtakes.
         lock.release();
         tasks[0].cancel();
         let newcomer = {

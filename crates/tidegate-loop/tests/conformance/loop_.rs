@@ -336,7 +336,7 @@ fn c19_using_a_closed_loop_and_closing_a_running_one_are_errors() {
 fn c20_thread_safe_calls_are_fifo_and_wake_the_loop() {
     let event_loop = EventLoop::new().unwrap();
     // Without the wake-up only this would end it.
-    event_loop.call_later(120.0, || interrupt("nobody woke the loop"));
+    event_loop.call_later(120.0, || interrupt("the loop was not woken"));
     let remote = event_loop.remote();
     let thread = std::thread::spawn(move || {
         for number in 0..1000 {

@@ -1,4 +1,4 @@
-//! What the tests share: a transcript, loops, ticks, and an observer that writes down what it is told.
+//! What the tests share: a transcript, loops, ticks, and an observer that writes down its events.
 
 #![allow(dead_code, reason = "several test targets include this file, and none uses all of it")]
 

@@ -1,4 +1,4 @@
-//! Errors thrown in: where they arrive, who may catch them, what becomes of the rest.
+//! Errors thrown in: where they arrive, what may catch them, what becomes of the rest.
 
 use super::*;
 

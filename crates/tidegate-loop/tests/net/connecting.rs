@@ -73,7 +73,7 @@ fn a_name_is_looked_up_and_every_address_is_tried() {
     run(async {
         let listener = listener().await;
         let port = listener.local_addr().unwrap().port();
-        // "localhost" may be ::1 first, where nobody listens.
+        // "localhost" may be ::1 first, where nothing listens.
         let stream = TcpStream::connect(("localhost", port)).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap().port(), port);
         let error = TcpStream::connect("no-such-host.invalid:80").await.unwrap_err();

@@ -37,7 +37,7 @@ fn an_address_in_use_names_the_address() {
 #[test]
 fn an_address_of_another_machine_cannot_be_bound() {
     run(async {
-        // Kept free for documentation: nobody's.
+        // Reserved for documentation: no host has it.
         let address = (Ipv4Addr::new(192, 0, 2, 1), 0);
         for error in [TcpListener::bind(address).await.unwrap_err(), UdpSocket::bind(address).await.unwrap_err()] {
             assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
@@ -49,7 +49,7 @@ fn an_address_of_another_machine_cannot_be_bound() {
 #[test]
 fn an_unreachable_address_is_named() {
     run(async {
-        // There is no connection to everybody.
+        // TCP has no connection to a broadcast address.
         let error = TcpStream::connect("255.255.255.255:80").await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied), "{error:?}");
         assert!(error.to_string().starts_with("cannot connect to 255.255.255.255:80: "), "{error}");

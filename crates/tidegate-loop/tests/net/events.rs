@@ -1,5 +1,5 @@
 //! The table in the documentation of `net`: which function waits for which event. With a level-triggered selector a
-//! descriptor is registered for what is waited for and nothing else, and the kernel tells what that is.
+//! descriptor is registered for what is waited for and nothing else, and the kernel says what that is.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -57,7 +57,7 @@ fn accept_waits_for_readable() {
     level_triggered(async {
         let listener = Rc::new(listener().await);
         let fd = listener.as_raw_fd();
-        assert_eq!(watched_for(fd), None, "nobody waits yet");
+        assert_eq!(watched_for(fd), None, "no task waits yet");
         let accepting = spawn({
             let listener = listener.clone();
             async move { listener.accept().await }

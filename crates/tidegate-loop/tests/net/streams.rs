@@ -154,7 +154,7 @@ fn a_peer_that_is_gone_fails_whoever_drains() {
         }
         drop(far);
         let gone = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
-        let (Err(drained), Err(closed), 0) = draining.await.unwrap() else { panic!("nobody is there") };
+        let (Err(drained), Err(closed), 0) = draining.await.unwrap() else { panic!("no peer is there") };
         assert!(gone.contains(&drained) && gone.contains(&closed), "{drained:?} {closed:?}");
     });
 }

@@ -39,7 +39,7 @@ impl Silent {
     }
 }
 
-/// An address at which nobody listens.
+/// An address at which nothing listens.
 pub(crate) fn refusing() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()

@@ -88,7 +88,7 @@ pub(crate) fn a_reset_fails_the_reader_and_the_writer(kind: SelectorKind) {
                 }
             }
         });
-        // Both wait, the writer for room: nobody reads.
+        // Both wait, the writer for room: nothing reads.
         for _ in 0..1_000 {
             yield_now().await;
         }
@@ -96,7 +96,7 @@ pub(crate) fn a_reset_fails_the_reader_and_the_writer(kind: SelectorKind) {
         drop(near);
         let read = reading.await.unwrap().map_err(|error| error.kind());
         let written = writing.await.unwrap();
-        // The error is told once, to whoever comes first; after that reading finds the end and writing a broken pipe.
+        // The error is returned once, by the first operation; after that reading finds the end and writing a broken pipe.
         let expected =
             [(Err(io::ErrorKind::ConnectionReset), io::ErrorKind::BrokenPipe), (Ok(0), io::ErrorKind::ConnectionReset)];
         assert!(expected.contains(&(read, written)), "{read:?} {written:?}");
@@ -219,7 +219,7 @@ pub(crate) fn a_reused_descriptor_hears_nothing_of_its_last_life(kind: SelectorK
     });
 }
 
-/// Connections are opened, greeted with a number of their own, read, given up half-way and closed, in an order drawn
+/// Connections are opened, greeted with a number of their own, read, dropped half-way and closed, in an order drawn
 /// from a seed: every reader gets its own number and nothing else.
 pub(crate) fn random_openings_and_closings_keep_streams_apart(kind: SelectorKind) {
     for seed in 0..if super::support::is_soak() { 100 } else { 5 } {
@@ -244,7 +244,10 @@ pub(crate) fn random_openings_and_closings_keep_streams_apart(kind: SelectorKind
                         0 => drop(reader.cancel()),
                         1 => {
                             drop(far);
-                            assert!(reader.await.unwrap().is_err(), "seed {seed}: {number} got something from nobody");
+                            assert!(
+                                reader.await.unwrap().is_err(),
+                                "seed {seed}: {number} got something without a sender"
+                            );
                         }
                         _ => {
                             far.write_all(&number.to_be_bytes()).await.unwrap();

@@ -97,7 +97,7 @@ pub(crate) fn a_slow_reader_holds_its_writer_up_and_loses_nothing(kind: Selector
                 yield_now().await;
             }
         }
-        assert!(before > 0 && before < ALL, "written without anybody reading: {before}");
+        assert!(before > 0 && before < ALL, "written without a reader: {before}");
         let all = read_to_end(&far).await.unwrap();
         assert!(all.len() >= ALL);
         assert!(all.iter().enumerate().all(|(at, &byte)| byte == at as u8));
@@ -163,7 +163,7 @@ pub(crate) fn a_large_body_reaches_a_peer_that_says_nothing(kind: SelectorKind) 
     let sending = sent.clone();
     on(kind, async move {
         let stream = TcpStream::connect(address).await.unwrap();
-        // In pieces that are no multiple of anything.
+        // In pieces of an odd size.
         for piece in sending.chunks(123_457) {
             stream.write_all(piece).await.unwrap();
         }
@@ -176,7 +176,7 @@ pub(crate) fn a_receive_mark_keeps_drops_back_and_lets_a_flood_and_the_end_throu
     on(kind, async {
         let (near, far) = pair(&listener().await).await;
         let far = Rc::new(far);
-        // Of somebody who waits before anything comes: a read that is tried takes what there is.
+        // Of a task that waits before anything comes: a read that is tried takes what there is.
         let read = || {
             let far = Rc::clone(&far);
             spawn(async move {

@@ -1,4 +1,4 @@
-//! Nobody starves, and nothing runs when there is nothing to do.
+//! No task starves, and nothing runs when there is nothing to do.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -56,7 +56,7 @@ pub(crate) fn a_stream_that_is_always_ready_starves_nobody(kind: SelectorKind) {
 /// the kernel delivers late what the set-up left there; what wakes the loop for no reason wakes it in every nap.
 async fn polls_during_a_nap() -> u64 {
     let polls = || LoopHandle::current().metrics().polls;
-    // What the set-up left in the kernel is told first.
+    // What the set-up left in the kernel is reported first.
     sleep(Duration::from_millis(5)).await;
     let mut fewest = u64::MAX;
     for _ in 0..NAPS {
@@ -105,7 +105,7 @@ pub(crate) fn what_nobody_waits_for_does_not_wake_the_loop(kind: SelectorKind) {
             yield_now().await;
             yield_now().await;
             waiting.cancel();
-            near.write_all(b"nobody reads this").await.unwrap();
+            near.write_all(b"never to be read!").await.unwrap();
             match number % 3 {
                 0 => ends.push((Some(near), far)),
                 1 => ends.push((None, far)),
@@ -116,8 +116,8 @@ pub(crate) fn what_nobody_waits_for_does_not_wake_the_loop(kind: SelectorKind) {
             }
         }
         let polls = polls_during_a_nap().await;
-        assert!(polls <= POLLS_A_NAP, "{polls} wake-ups for what nobody waits for");
-        // And it is still there for whoever comes.
+        assert!(polls <= POLLS_A_NAP, "{polls} wake-ups for what no task waits for");
+        // And it is still there for a later reader.
         for (number, (_near, far)) in ends.into_iter().enumerate() {
             let read = far.read(&mut [0; 64]).await;
             assert!(matches!(read, Ok(17)) || number % 3 == 2 && read.is_err(), "{number}: {read:?}");

@@ -70,7 +70,7 @@ pub(crate) fn a_loop_closes_with_streams_in_every_state(kind: SelectorKind) {
             let (near, other) = pair(&listener).await;
             spawn(async move {
                 match state % 3 {
-                    // Waits for a byte, waits for room, has both under way.
+                    // Waits for a byte, waits for room, does both at once.
                     0 => drop(near.read(&mut [0]).await),
                     1 => while near.write_all(&[1; 65536]).await.is_ok() {},
                     _ => {
@@ -87,7 +87,7 @@ pub(crate) fn a_loop_closes_with_streams_in_every_state(kind: SelectorKind) {
         for _ in 0..100 {
             yield_now().await;
         }
-        // Those that are full are read by nobody; only their ends matter.
+        // Those that are full are not read; only their ends matter.
         far
     });
     let far = far.unwrap();

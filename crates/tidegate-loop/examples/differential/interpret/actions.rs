@@ -15,7 +15,7 @@ const TICK_SECONDS: f64 = 1.0 / 512.0;
 static VARS: [ContextVar<i64>; 2] = [ContextVar::new("var0"), ContextVar::with_default("var1", || 100)];
 
 impl World {
-    /// Does one action. `in_task` says whether a coroutine acts; a callback is nobody's task.
+    /// Does one action. `in_task` says whether a coroutine acts; a callback is in no task.
     pub(crate) fn act(self: &Rc<Self>, who: &str, in_task: bool, action: &Action) {
         match action {
             Action::Spawn { place, body, start } => self.spawn(who, Some(*place), *body, *start),
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// What the context variables are to whoever begins to run.
+    /// The values of the context variables here, for a task or callback that begins to run.
     pub(crate) fn vars(&self) -> String {
         if self.shows_vars { format!(" vars {} {}", value_of(0), value_of(1)) } else { String::new() }
     }

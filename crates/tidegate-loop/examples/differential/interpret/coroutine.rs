@@ -143,7 +143,7 @@ impl Frame {
         }
         let Some(finally) = finally else { return flow };
         self.write("finally");
-        // What it raises or returns wins over what was under way.
+        // What it raises or returns wins over what the body raised or returned.
         match self.block(finally).await? {
             Some(value) => Ok(Some(value)),
             None => flow,

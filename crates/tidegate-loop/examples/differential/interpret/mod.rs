@@ -73,7 +73,7 @@ fn report_to(event_loop: &EventLoop, world: &Rc<World>) {
     // Weak, because the loop keeps the handler and the world keeps the loop.
     let world_ref = Rc::downgrade(world);
     event_loop.set_exception_handler(move |report| {
-        // Errors that nobody asked for are reported by CPython when its collector finds them, at no defined time.
+        // Errors that were never fetched are reported by CPython when its collector finds them, at no defined time.
         if report.kind() == ReportKind::CallbackPanic
             && let Some(world) = world_ref.upgrade()
         {
@@ -108,7 +108,7 @@ fn in_runner(event_loop: EventLoop, world: &Rc<World>, bodies: &[usize]) {
     }
     let _idle = stop_when_idle(world);
     let closed = runner.close();
-    // The loop has dropped its handler; without one, errors that nobody asked for would be logged.
+    // The loop has dropped its handler; without one, errors that were never fetched would be logged.
     world.handle.set_exception_handler(|_| ());
     // tidegate's runner leaves out turns in which there is nothing to do.
     world.stop_counting_turns();

@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub(crate) who: String,
     /// Not there yet while the task takes an eager first step.
     task: OnceCell<Task>,
-    /// Gone while somebody has it. A group's child has none: what it fails with is its group's.
+    /// `None` while a statement uses it. A group's child has none: what it fails with is its group's.
     claim: RefCell<Option<Claim>>,
     /// What its body came to. A request in the last step may still make the task a cancelled one.
     pub(crate) ended: RefCell<Option<Ended>>,
@@ -128,7 +128,7 @@ pub(crate) struct World {
     pub(crate) contexts: RefCell<Vec<Option<ContextVars>>>,
     pub(crate) groups: RefCell<Vec<Option<Group>>>,
     pub(crate) shows_vars: bool,
-    /// Which tasks a task waits for, by number.
+    /// The tasks each task waits for, by number.
     awaited: RefCell<HashMap<usize, Vec<usize>>>,
 }
 

@@ -101,9 +101,9 @@ impl TcpStream {
         Ok(sockopt::socket_linger(self.as_fd())?)
     }
 
-    /// Who waits to read is woken only when so many bytes are there, or the peer has ended its side (`SO_RCVLOWAT`); 1 unless
-    /// set. For those who read a flood and can do without its first drops for a while: when they cannot any more they set it back,
-    /// and are woken at once by whatever has come.
+    /// A read that waits is woken only when this many bytes are there, or the peer has ended its side (`SO_RCVLOWAT`); 1
+    /// unless set. For readers of a flood that can wait for more than its first bytes; set back to 1, it wakes the reader at
+    /// once if anything is there.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -68,7 +68,7 @@ impl OwnedReadHalf {
         }
         writer.ended = true;
         drop(writer);
-        Ok(Rc::into_inner(self.stream).expect("the halves hold it, and nobody else"))
+        Ok(Rc::into_inner(self.stream).expect("only the two halves hold it"))
     }
 }
 

@@ -55,7 +55,7 @@ impl TcpStream {
     /// An [`AddressError`] that names the address: refused, unreachable, name not found, out of descriptors.
     ///
     /// # Cancel safety
-    /// Safe: dropped, the attempt is given up and its socket closed.
+    /// Safe: dropped, the attempt is abandoned and its socket closed.
     ///
     /// # Panics
     /// Outside of a running loop.
@@ -244,7 +244,7 @@ impl TcpStream {
     /// As [`write`](Self::write).
     ///
     /// # Cancel safety
-    /// Not safe: nobody knows how much was written.
+    /// Not safe: it is not known how much was written.
     ///
     /// See [`TcpStream`] for an example.
     #[inline]

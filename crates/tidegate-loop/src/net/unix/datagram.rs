@@ -81,7 +81,7 @@ impl UnixDatagram {
         Ok((UnixDatagram::of(one), UnixDatagram::of(other)))
     }
 
-    /// Whom [`send`](Self::send) sends to, and from whom alone [`recv`](Self::recv) receives.
+    /// Sets the address that [`send`](Self::send) sends to, and the only one that [`recv`](Self::recv) receives from.
     ///
     /// # Errors
     /// An [`AddressError`](crate::net::AddressError) that names the path.
@@ -91,10 +91,10 @@ impl UnixDatagram {
         connect().map_err(|error| wrap("connect to", path, error))
     }
 
-    /// Sends a datagram to whom it is connected to.
+    /// Sends a datagram to the connected address.
     ///
     /// # Errors
-    /// When it is not connected, or nobody is there.
+    /// When it is not connected, or no socket is bound to that address.
     ///
     /// # Cancel safety
     /// Safe: dropped before it is done, nothing was sent.
@@ -148,7 +148,7 @@ impl UnixDatagram {
         poll_fn(|cx| self.source.poll_io(cx, Direction::Read, |fd| socket::recv(fd, buffer))).await
     }
 
-    /// Receives a datagram, and from whom.
+    /// Receives a datagram, and returns its sender's address.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).

@@ -21,7 +21,7 @@ pub(crate) struct Epoll {
     edge: bool,
 }
 
-/// What is left over waits in the kernel's list, whose front moves on: nobody is passed over.
+/// What is left over waits in the kernel's list, whose front moves on: no descriptor is passed over.
 const EVENTS_MAX: usize = 1024;
 /// Waits below this are made with `ppoll` alone.
 const SHORT: Duration = Duration::from_millis(2);

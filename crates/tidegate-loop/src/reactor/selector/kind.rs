@@ -73,7 +73,7 @@ impl FromStr for SelectorKind {
     }
 }
 
-/// There is no selector of that name.
+/// A name that is not a selector's.
 ///
 /// ```
 /// let error = "kqueue".parse::<tidegate_loop::SelectorKind>().unwrap_err();

@@ -59,7 +59,7 @@ impl Ready {
 /// not be exact in one go): the loop looks at the clock and comes again. It never rounds up.
 pub(crate) trait Selector {
     /// Whether it tells of changes. If it does, a source is registered once, for both directions; if it does not, a
-    /// source is registered for what somebody waits for, or it would be reported for ever.
+    /// source is registered only for sides that a task waits for, or it would be reported for ever.
     fn is_edge_triggered(&self) -> bool;
     fn register(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;

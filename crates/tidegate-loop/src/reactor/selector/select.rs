@@ -44,8 +44,8 @@ impl Select {
         self.registered.last_key_value().map_or(0, |(&fd, _)| fd + 1)
     }
 
-    /// Somebody closed a descriptor that is registered, and the whole call is refused for it. Whoever waits for it is
-    /// told that it is ready, and finds out; the registration goes, as it would from an epoll.
+    /// A descriptor that is registered was closed by other code, and the whole call is refused for it. It is reported ready,
+    /// so that its task finds out; the registration is removed, as epoll would do.
     fn drop_closed(&mut self, found: &mut Vec<Readiness>) {
         self.registered.retain(|&fd, (token, _)| {
             // SAFETY: asks about a number. Nothing is read or written, and EBADF is one of the answers.
@@ -117,7 +117,7 @@ impl Selector for Select {
             Err(error) => return Err(error.into()),
         }
         let (mut read, mut write) = (FdSetIter::new(&self.read).peekable(), FdSetIter::new(&self.write).peekable());
-        // Both are in order; a descriptor is told of once, as epoll does.
+        // Both are in order; a descriptor is reported once, as epoll does.
         while let Some(fd) = lower(read.peek(), write.peek()) {
             let readable = read.next_if_eq(&fd).map_or(0, |_| Ready::READ);
             let writable = write.next_if_eq(&fd).map_or(0, |_| Ready::WRITE);

@@ -1,5 +1,5 @@
 //! Listening through the ring: one request accepts connections until it is cancelled. They are parked here until
-//! somebody asks for them; past a limit the request is withdrawn, and the rest stay in the kernel's backlog.
+//! a task accepts them; past a limit the request is withdrawn, and the rest stay in the kernel's backlog.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -20,7 +20,7 @@ pub(super) struct ListenerOp {
     owner: Owner,
     token: Token,
     parked: VecDeque<OwnedFd>,
-    /// What accepting last failed with, for the next who asks. It is not tried again before.
+    /// The last error of accepting, for the next call. It is not tried again before that.
     error: Option<Errno>,
     armed: bool,
     stopping: bool,
@@ -114,7 +114,7 @@ impl Core {
     }
 }
 
-/// A listening socket whose connections the ring accepts. Whoever holds it is told, by its token, when there are some.
+/// A listening socket whose connections the ring accepts. Its token is reported ready when there are some.
 pub(crate) struct Listener {
     ring: Rc<Ring>,
     key: Key,

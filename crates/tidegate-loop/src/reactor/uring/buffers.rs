@@ -48,7 +48,7 @@ impl Shape {
     }
 }
 
-/// A part of a buffer with received bytes in it. It belongs to whoever holds this, until it is given back.
+/// A part of a buffer with received bytes in it. It belongs to the holder of this value, until it is given back.
 #[derive(Debug)]
 pub(super) struct Lent {
     id: u16,
@@ -171,7 +171,7 @@ impl Buffers {
 
     fn publish(&self) {
         // SAFETY: the tail lies in the first entry of a mapping that lives as long as this; the kernel reads it
-        // atomically, and nobody else writes it.
+        // atomically, and only this ring writes it.
         unsafe {
             let tail = BufRingEntry::tail(self.mapping.as_ptr().cast());
             (*tail.cast::<AtomicU16>()).store(self.tail, Ordering::Release);
@@ -193,7 +193,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: our mapping; nothing borrows from it, and the kernel was told (or never knew) that it is gone.
+        // SAFETY: our mapping; nothing borrows from it, and the kernel was notified (or never knew) that it is gone.
         let unmapped = unsafe { munmap(self.mapping.as_ptr().cast(), self.shape.bytes()) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,4 +1,4 @@
-//! The ring itself: what is queued for the kernel, the one call a tick, and who a completion belongs to. What each kind
+//! The ring itself: what is queued for the kernel, the one call per tick, and which operation a completion belongs to. What each kind
 //! of operation does with its completions is in the files named after it.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use super::slots::{Key, Kind, Slots};
 use super::stream::StreamOp;
 use crate::reactor::selector::{Readiness, Ready, Token};
 
-/// Whoever has a descriptor that the kernel works on; it is kept until the last completion.
+/// The owner of a descriptor that the kernel works on; it is kept until the last completion.
 pub(crate) type Owner = Rc<dyn AsFd>;
 
 /// What a slot stands for. Streams and listeners own what the kernel uses for them, and stay here, orphaned if need
@@ -34,7 +34,7 @@ pub(super) enum Op {
 const LINGER: Duration = Duration::from_secs(1);
 /// How long closing waits for cancelled operations. They end at once; if one does not, its memory is left to it.
 const CANCEL: Duration = Duration::from_secs(5);
-/// Longer than anybody waits, and far from where the kernel's sums overflow. Waits may return early.
+/// Longer than any program waits, and far from where the kernel's sums overflow. Waits may return early.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 pub(super) struct Core {
@@ -50,7 +50,7 @@ pub(super) struct Core {
     pub(super) unsent: Vec<Key>,
     /// Streams that stopped receiving because no buffer was free.
     pub(super) starved: Vec<Key>,
-    /// Operations that use memory or bring descriptors, up to their last completion. Nothing of theirs is freed
+    /// Operations that use memory or bring descriptors, up to their last completion. None of it is freed
     /// while this counts them.
     pub(super) in_flight: usize,
     pub(super) events: Vec<Readiness>,
@@ -59,7 +59,7 @@ pub(super) struct Core {
     pub(super) closed: bool,
     /// Closing has waited long enough: what is cancelled is not begun again.
     pub(super) cancelling: bool,
-    /// Within a wait: what is told is heard at once.
+    /// Within a wait: completions are read right after it.
     pub(super) waiting: bool,
     flags: EnterFlags,
     /// How long closing waits for the kernel to take more of what was written.
@@ -121,7 +121,7 @@ impl Core {
         self.rearm_polls();
         self.feed_starved();
         // Sends complete at once, mostly, and that would end the wait for what is worth waking up for. So they go first,
-        // and with them everything that has come meanwhile is heard of: on a busy loop there is no second call.
+        // and it brings back all completions that have come meanwhile: a busy loop makes no second call.
         if self.queue_sends() {
             self.enter(Some(Duration::ZERO))?;
             self.reap();
@@ -276,7 +276,7 @@ impl Core {
     /// One more wait; false when time is up.
     fn wait_until(&mut self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
-        // Nobody listens to these any more; left there they would keep the wait from waiting.
+        // These completions are for operations that are gone; left there they would end the wait at once.
         self.events.clear();
         self.wait(Some(left)).is_ok() && !left.is_zero()
     }
@@ -288,7 +288,7 @@ impl Core {
         key
     }
 
-    /// Whoever has it lets go of a socket: its number is not ours any more, though the kernel may need it a moment longer.
+    /// A socket is given away: its number is not ours any more, though the kernel may need it a moment longer.
     pub(super) fn disown(&mut self, fd: RawFd, key: Key) {
         if self.used.get(&fd) == Some(&key) {
             self.used.remove(&fd);
@@ -308,7 +308,7 @@ impl Core {
         self.events.push(Readiness { token, ready: Ready(ready) });
     }
 
-    /// Whether anything is queued or under way that the loop should look after though nobody waits for it.
+    /// Whether anything is queued or in flight that the loop has to attend to although no task waits for it.
     pub(super) fn is_busy(&mut self) -> bool {
         self.in_flight > 0 || !self.ring.submission().is_empty()
     }
@@ -324,7 +324,7 @@ impl Drop for Core {
         self.close();
         let buffers = self.buffers.take();
         if self.in_flight > 0 {
-            // The kernel may still write to them: rather a leak than somebody else's memory.
+            // The kernel may still write to them: a leak is better than a write to memory that is used for something else.
             mem::forget((mem::replace(&mut self.slots, Slots::new()), buffers));
         } else if let Some(buffers) = buffers
             && let Err(error) = buffers.unregister(&self.ring)

@@ -1,14 +1,14 @@
-//! `io_uring`: the kernel is told what to do, and tells what it has done. One call a tick submits everything that was
-//! asked for, waits, and brings back everything that has happened.
+//! `io_uring`: operations are submitted to the kernel, and their completions read back. One call per tick submits
+//! everything that was queued, waits, and brings back everything that has completed.
 //!
-//! The promise that makes it sound: **what the kernel uses is owned by the operation, not by whoever asked for it**.
+//! The promise that makes it sound: **what the kernel uses is owned by the operation, not by the code that started it**.
 //! Descriptors, and the buffers that are sent from, live in a slot of `core.rs` until the operation's last completion;
 //! buffers that are received into belong to the ring. A future or a stream that is dropped leaves its slot behind, and
 //! the loop does not close before the slots that the kernel knows are empty.
 //!
 //! To read: `slots.rs` (names), `buffers.rs`, `setup.rs`, `core.rs` (the call), then `poll.rs`, `accept.rs`,
-//! `stream.rs` with `receive.rs` and `send.rs`. Nothing here waits or wakes: who is to try again is told as by any
-//! selector, by the token of its source.
+//! `stream.rs` with `receive.rs` and `send.rs`. Nothing here waits or wakes: a source that should be tried again
+//! is reported by its token, as by any selector.
 
 mod accept;
 mod buffers;

@@ -13,7 +13,7 @@ use super::core::{Core, Op};
 use super::slots::{Key, Kind};
 use crate::reactor::selector::{Interest, Ready, Token};
 
-/// Owns nothing: the kernel keeps the file, and whoever registered it keeps the descriptor until it is deregistered.
+/// Owns nothing: the kernel keeps the file, and the caller of `register` keeps the descriptor until it is deregistered.
 pub(super) struct PollOp {
     fd: RawFd,
     token: Token,
@@ -129,7 +129,7 @@ impl Core {
         if !more && (level || result >= 0) {
             self.rearm.push(key);
         }
-        // What is ready for as long as it lasts is told when somebody hears it; the next wait looks again.
+        // Level-triggered readiness is reported when it is read; the next wait looks again.
         if self.waiting || !level {
             self.tell(token, ready(result));
         }

@@ -1,6 +1,6 @@
 //! Receiving through the ring: one request that completes with a buffer whenever data is there. What has arrived is
-//! parked with the stream until somebody reads it, so that a read that is given up loses nothing. A stream whose
-//! reader lags is not received from for the time being, and the peer's window closes.
+//! parked with the stream until it is read, so that a read that is dropped loses nothing. A stream whose reader lags is
+//! not received from until it catches up, and the peer's window closes.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ impl Receiving {
         self.armed || self.end.is_some()
     }
 
-    /// Drops what nobody will read.
+    /// Drops what will not be read.
     pub(super) fn discard(&mut self, mut buffers: Option<&mut Buffers>) {
         self.bytes = 0;
         self.read = 0;
@@ -187,8 +187,8 @@ impl Core {
         }
     }
 
-    /// Gives those another try that found no buffer. If few are free, they are held by streams nobody reads from: what
-    /// is parked there moves out, so that readers that lag do not starve those that don't.
+    /// Retries the streams that found no buffer. If few are free, they are held by streams that are not read from: the bytes
+    /// parked there are copied out, so that slow readers do not starve fast ones.
     pub(super) fn feed_starved(&mut self) {
         if self.starved.is_empty() {
             return;
@@ -226,7 +226,7 @@ impl Core {
             match receiving.end {
                 Some(End::Eof) => Ok(0),
                 Some(End::Failed(error)) => {
-                    // As the kernel has it: an error is told once, and then the stream has ended.
+                    // As in the kernel: an error is returned once, and then the stream has ended.
                     receiving.end = Some(End::Eof);
                     Err(error)
                 }

@@ -1,5 +1,5 @@
-//! Sending through the ring: what is written in a tick is gathered with the stream and handed over with everybody
-//! else's in one call. Mostly it is sent in that call; what the peer has no room for the kernel sends when it has.
+//! Sending through the ring: what is written in a tick is gathered with the stream and submitted together
+//! with that of all other streams in one call. Most of it is sent in that call; the rest when the peer has room.
 
 use io_uring::opcode;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use super::core::{Core, Op, outcome};
 use super::slots::{Key, Kind};
 use crate::reactor::selector::Ready;
 
-/// What a stream takes on before a writer must wait: this much for the send under way, and this much behind it.
+/// What a stream takes on before a writer must wait: this much for the send in flight, and this much behind it.
 const GATHERED_MAX: usize = 64 * 1024;
 /// Buffers that grew beyond this are not kept by an idle stream.
 const KEPT_MAX: usize = 8 * 1024;
@@ -174,7 +174,7 @@ impl Core {
         }
         let ended = if sending.is_idle() { sending.shutdown.take() } else { None };
         if let Some(how) = ended {
-            // Refused means that the connection is gone, and that the peer has heard.
+            // Refused means that the connection is gone, which the peer knows.
             let _ = shutdown(stream.owner.as_fd(), how);
         }
         if std::mem::take(&mut sending.full) {

@@ -1,5 +1,5 @@
 //! Names for what the kernel works on: a slot and its generation, packed into the word that comes back with every
-//! completion. A completion that carries the name of something that is gone finds nobody.
+//! completion. A completion that carries the name of an operation that is gone is ignored.
 
 use std::mem;
 
@@ -14,7 +14,7 @@ pub(super) struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Nobody waits for it: a cancellation, whose effect shows in the completion of what it cancelled.
+    /// A cancellation: its own completion is ignored, its effect shows in the completion of what it cancelled.
     Nothing = 0,
     Poll = 1,
     Accept = 2,
@@ -30,7 +30,7 @@ impl Key {
         (kind as u64) << 56 | u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The kind and the key of a word; an unknown kind is nothing of ours.
+    /// The kind and the key of a word; an unknown kind was not made by this ring.
     pub(super) fn parse(word: u64) -> (Kind, Key) {
         let kind = match word >> 56 {
             1 => Kind::Poll,

@@ -41,8 +41,8 @@ impl Core {
         stream.receiving.discard(buffers);
         stream.orphan = true;
         if stream.sending.is_stuck() {
-            // What the kernel has taken it gives up on in the end; what it has not yet is ours to give up on, and this
-            // makes it one. Refused where the socket is none of TCP's, which then has no such peers.
+            // The kernel times out on what it has taken; what it has not taken yet has to time out here, and with this option
+            // it does. Refused for a socket that is not TCP's, which has no such peers.
             let _ = sockopt::set_tcp_user_timeout(stream.owner.as_fd(), ORPHAN_MS_MAX);
         }
         let fd = stream.owner.as_fd().as_raw_fd();
@@ -72,7 +72,7 @@ impl Core {
     }
 }
 
-/// A connected stream socket. Whoever holds it is told by its token when trying again is worth it. Nothing waits here.
+/// A connected stream socket. Its token is reported ready when trying again is worth it. Nothing waits here.
 pub(crate) struct Stream {
     ring: Rc<Ring>,
     pub(super) key: Key,
@@ -97,7 +97,7 @@ impl Stream {
         let mut core = self.ring.core.borrow_mut();
         let mut total = 0;
         for slice in into.iter_mut().filter(|slice| !slice.is_empty()) {
-            // An error is told once, so it is not asked for when there is something else to tell.
+            // An error is returned once, so it is not fetched while there is something else to return.
             if total > 0 && core.parked(self.key) == 0 {
                 break;
             }
@@ -112,7 +112,7 @@ impl Stream {
     }
 
     /// Takes on what there is room for, `AGAIN` if there is none. It goes out with the loop's next call of the kernel;
-    /// what fails then is told by the next write.
+    /// what fails then is returned by the next write.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         self.ring.core.borrow_mut().gather(self.key, [bytes].into_iter())

@@ -318,7 +318,7 @@ fn the_sends_of_a_tick_are_one_call_and_no_news() {
     let before = ring.core.borrow().counts.enters;
     assert_eq!(look(&ring), []);
     assert_eq!((ring.core.borrow().counts.enters, held(&ring).0), (before + 1, 0));
-    // With nothing queued and nothing to hear, looking costs no call at all.
+    // With nothing queued and no completion to read, looking costs no call at all.
     assert_eq!(look(&ring), []);
     assert_eq!(ring.core.borrow().counts.enters, before + 1);
     let mut buffer = [0; 8];
@@ -351,7 +351,7 @@ fn what_is_left_of_a_send_goes_out_though_nothing_else_happens() {
         far.read_exact(&mut vec![0; total]).unwrap();
         far
     });
-    // The stream is told that there is room; the rest of what it wrote needs no telling.
+    // The stream is reported writable once; the rest of what it wrote needs no report.
     next(&ring);
     while !reader.is_finished() {
         ring.clone().wait(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
