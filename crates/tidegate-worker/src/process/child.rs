@@ -15,7 +15,7 @@ use tidegate_loop::process::{Child as Process, Command, ProcessError, Stdio};
 use tidegate_loop::{LoopHandle, Sleep, sleep_until};
 
 use super::ProcessOptions;
-use super::lines::{LastWords, Lines};
+use super::lines::{LastWords, LineRate, Lines};
 use super::memory::Memory;
 use super::overseer::{Action, Overseer};
 use super::slot::Slot;
@@ -30,8 +30,15 @@ pub const CHILD_VARIABLE: &str = "TIDEGATE_CHILD";
 /// Bytes that are asked for in one go.
 const CHUNK: usize = 64 << 10;
 
-/// Reads of one pipe in one turn; then it is the others'.
-const READS_A_TURN: usize = 16;
+/// Reads of the socket in one round. A pipe is read once per round: that takes all that its buffer holds, so everything that was
+/// written before a message is logged before the message is handled.
+const READS_PER_ROUND: usize = 16;
+
+/// Rounds of one poll; then the loop's other tasks run. A child that writes without end must not keep them waiting.
+const ROUNDS_PER_POLL: usize = 4;
+
+/// Logged with the number of lines that were left out.
+pub(super) const TOO_MANY_LINES: &str = "lines were left out: too many per second";
 
 /// A child that lives, and what it was given.
 pub(super) struct Child {
@@ -79,39 +86,59 @@ pub(super) struct Output {
     name: &'static str,
     pipe: Option<PipeReader>,
     lines: Lines,
+    rate: LineRate,
+}
+
+/// What came out of an [`Output`].
+pub(super) enum Written<'a> {
+    /// A line to log.
+    Line(&'a str),
+    /// A line beyond the rate, which is not logged.
+    Unlogged(&'a str),
+    /// The number of unlogged lines before this point.
+    LeftOut(u64),
 }
 
 impl Output {
     pub(super) fn new(name: &'static str, pipe: Option<PipeReader>) -> Output {
-        Output { name, pipe, lines: Lines::default() }
+        Output { name, pipe, lines: Lines::default(), rate: LineRate::default() }
     }
 
-    /// Reads what there is; hands on each line. True: there may be more at once.
+    /// Reads once and hands on each line. Returns `true` if there may be more.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         chunk: &mut [u8],
-        mut line: impl FnMut(&'static str, &str),
+        mut take: impl FnMut(&'static str, Written<'_>),
     ) -> bool {
         let Some(pipe) = &self.pipe else { return false };
-        for _ in 0..READS_A_TURN {
-            match pipe.poll_read(cx, chunk) {
-                Poll::Ready(Ok(count)) if count > 0 => self.lines.push(&chunk[..count], |text| line(self.name, text)),
-                // It has closed this one; that is its own affair.
-                Poll::Ready(_) => {
-                    self.lines.end(|text| line(self.name, text));
-                    self.pipe = None;
-                    return false;
-                }
-                Poll::Pending => return false,
+        match pipe.poll_read(cx, chunk) {
+            Poll::Ready(Ok(count)) if count > 0 => {
+                let (name, rate) = (self.name, &mut self.rate);
+                let now = LoopHandle::current().time();
+                self.lines.push(&chunk[..count], |text| {
+                    if !rate.admits(now) {
+                        return take(name, Written::Unlogged(text));
+                    }
+                    rate.take_left_out().into_iter().for_each(|count| take(name, Written::LeftOut(count)));
+                    take(name, Written::Line(text));
+                });
+                true
             }
+            // The child has closed it, which is allowed.
+            Poll::Ready(_) => {
+                self.finish(take);
+                self.pipe = None;
+                false
+            }
+            Poll::Pending => false,
         }
-        true
     }
 
-    /// The last line, whose end is missing: no more will come.
-    pub(super) fn finish(&mut self, mut line: impl FnMut(&'static str, &str)) {
-        self.lines.end(|text| line(self.name, text));
+    /// Hands on the last line, which has no end, and the number of lines that were left out: no more will come.
+    pub(super) fn finish(&mut self, mut take: impl FnMut(&'static str, Written<'_>)) {
+        self.rate.take_left_out().into_iter().for_each(|count| take(self.name, Written::LeftOut(count)));
+        self.lines.end(|text| take(self.name, Written::Line(text)));
     }
 }
 
@@ -174,7 +201,7 @@ impl Child {
 
     /// Lives its life; ready when it is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        loop {
+        for _ in 0..ROUNDS_PER_POLL {
             let now = LoopHandle::current().time();
             self.hear_slot(now);
             let mut more = self.read(cx, now);
@@ -203,6 +230,8 @@ impl Child {
                 return Poll::Pending;
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// What was left for it in its slot: tasks, and requests to end.
@@ -228,10 +257,10 @@ impl Child {
         }
     }
 
-    /// Reads everything; true if there may be more at once.
+    /// Reads socket and pipes; returns `true` if there may be more.
     fn read(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let mut more = false;
-        for _ in 0..READS_A_TURN {
+        for _ in 0..READS_PER_ROUND {
             let Some(socket) = &self.socket else { break };
             match socket.poll_read(cx, &mut self.chunk[..]) {
                 Poll::Pending => {
@@ -270,9 +299,15 @@ impl Child {
         let (child, pid) = (self.slot.index + 1, self.pid);
         let task = self.overseer.current().map_or("-", |ticket| ticket.task.id.as_str());
         let words = &mut self.last_words;
-        let mut log = |stream: &'static str, line: &str| {
-            tracing::info!(target: "tidegate::child", child, pid, task, stream, "{line}");
-            if stream == "stderr" {
+        let mut log = |stream: &'static str, written: Written<'_>| {
+            match written {
+                Written::Line(line) => tracing::info!(target: "tidegate::child", child, pid, task, stream, "{line}"),
+                Written::LeftOut(lines) => {
+                    tracing::warn!(target: "tidegate::child", child, pid, task, stream, lines, "{TOO_MANY_LINES}");
+                }
+                Written::Unlogged(_) => {}
+            }
+            if let ("stderr", Written::Line(line) | Written::Unlogged(line)) = (stream, written) {
                 words.push(line);
             }
         };
@@ -382,10 +417,15 @@ impl Child {
         let (child, pid) = (self.slot.index + 1, self.pid);
         let mut last = std::mem::take(&mut self.last_words);
         for output in [&mut self.stdout, &mut self.stderr] {
-            output.finish(|stream, line| {
-                tracing::info!(target: "tidegate::child", child, pid, stream, "{line}");
-                if stream == "stderr" {
-                    last.push(line);
+            output.finish(|stream, written| match written {
+                Written::Line(line) | Written::Unlogged(line) => {
+                    tracing::info!(target: "tidegate::child", child, pid, stream, "{line}");
+                    if stream == "stderr" {
+                        last.push(line);
+                    }
+                }
+                Written::LeftOut(lines) => {
+                    tracing::warn!(target: "tidegate::child", child, pid, stream, lines, "{TOO_MANY_LINES}");
                 }
             });
         }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use serde_json::{Value, json};
 use tidegate_loop::process::{Child, ChildStdin, Command, ProcessError, Stdio};
 
-use super::child::{Output, describe};
+use super::child::{Output, TOO_MANY_LINES, Written, describe};
 use super::inherited::Inherited;
 use super::lines::LastWords;
 use crate::broker::{Local, TaskError};
@@ -142,6 +142,9 @@ struct Run {
     chunk: Vec<u8>,
 }
 
+/// Reads of standard error after the command's end.
+const READS_AT_END: usize = 16;
+
 /// Bytes that are asked for in one go.
 const CHUNK: usize = 64 << 10;
 
@@ -172,7 +175,14 @@ impl Run {
         let status = status.map_err(|error| HandlerError::failed(error.to_string()))?;
         // What it had written by then; others may hold its pipes open, and their end is not waited for.
         self.read(cx)?;
-        self.stderr.finish(|_, line| self.last_words.push(line));
+        // What its pipe still holds; a pipe's buffer can be set to 1 MiB.
+        for _ in 0..READS_AT_END {
+            if !self.hear_stderr(cx) {
+                break;
+            }
+        }
+        let (task, words) = (self.task.id.as_str(), &mut self.last_words);
+        self.stderr.finish(|stream, written| log(task, words, stream, written));
         Poll::Ready(Ok(status))
     }
 
@@ -204,13 +214,17 @@ impl Run {
                 Poll::Ready(_) => self.stdout = None,
             }
         }
-        let (task, words) = (self.task.id.as_str(), &mut self.last_words);
-        let mut log = |stream: &'static str, line: &str| {
-            tracing::info!(target: "tidegate::child", task, stream, "{line}");
-            words.push(line);
-        };
-        while self.stderr.poll(cx, &mut self.chunk, &mut log) {}
+        // A command that writes without end must not keep the loop's other tasks waiting.
+        if self.hear_stderr(cx) {
+            cx.waker().wake_by_ref();
+        }
         Ok(())
+    }
+
+    /// Reads standard error once; returns `true` if there may be more.
+    fn hear_stderr(&mut self, cx: &mut Context<'_>) -> bool {
+        let (task, words) = (self.task.id.as_str(), &mut self.last_words);
+        self.stderr.poll(cx, &mut self.chunk, |stream, written| log(task, words, stream, written))
     }
 
     /// What follows from its end.
@@ -239,6 +253,17 @@ impl Run {
             let shown = super::protocol::start_of(&self.result);
             failed("UnreadableResult", format!("what the command wrote is no JSON ({error}): {shown:?}"), Some(words))
         })
+    }
+}
+
+fn log(task: &str, words: &mut LastWords, stream: &'static str, written: Written<'_>) {
+    match written {
+        Written::Line(line) => {
+            tracing::info!(target: "tidegate::child", task, stream, "{line}");
+            words.push(line);
+        }
+        Written::Unlogged(line) => words.push(line),
+        Written::LeftOut(lines) => tracing::warn!(target: "tidegate::child", task, stream, lines, "{TOO_MANY_LINES}"),
     }
 }
 

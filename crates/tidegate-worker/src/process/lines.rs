@@ -1,6 +1,7 @@
 //! What a child writes to its standard output and standard error, by the line. No I/O.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Longer lines are cut, so that a child without line ends costs no memory.
 pub(super) const LINE_MAX: usize = 8 << 10;
@@ -49,6 +50,37 @@ impl Lines {
         line(text.trim_end_matches('\r'));
         self.partial.clear();
         self.skipping = false;
+    }
+}
+
+/// Lines of one output that are logged per second. Each costs time on the worker's event loop and room in its log, so further
+/// lines are only counted.
+pub(super) const LINES_PER_SECOND: u32 = 2_000;
+
+/// Decides which lines of one output are logged.
+#[derive(Debug, Default)]
+pub(super) struct LineRate {
+    /// The beginning of the current second; `logged` counts within it.
+    since: Option<Instant>,
+    logged: u32,
+    left_out: u64,
+}
+
+impl LineRate {
+    /// Returns `true` if a line that is written at `now` is to be logged.
+    pub(super) fn admits(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
+            (self.since, self.logged) = (Some(now), 0);
+        }
+        let admitted = self.logged < LINES_PER_SECOND;
+        self.logged += u32::from(admitted);
+        self.left_out += u64::from(!admitted);
+        admitted
+    }
+
+    /// Returns the number of lines that were left out since the last call, unless it is zero.
+    pub(super) fn take_left_out(&mut self) -> Option<u64> {
+        Some(std::mem::take(&mut self.left_out)).filter(|count| *count > 0)
     }
 }
 
@@ -104,6 +136,16 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].chars().count(), LINE_MAX + 1);
         assert_eq!(found[1], "next");
+    }
+
+    #[test]
+    fn lines_beyond_the_rate_are_counted_and_the_next_second_logs_again() {
+        let (mut rate, start) = (LineRate::default(), Instant::now());
+        let admitted = (0..LINES_PER_SECOND + 5).filter(|_| rate.admits(start)).count();
+        assert_eq!(admitted, LINES_PER_SECOND as usize);
+        assert!(!rate.admits(start + Duration::from_millis(999)));
+        assert!(rate.admits(start + Duration::from_secs(1)));
+        assert_eq!((rate.take_left_out(), rate.take_left_out()), (Some(6), None));
     }
 
     #[test]

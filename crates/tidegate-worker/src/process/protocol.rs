@@ -160,8 +160,8 @@ struct Message {
     #[serde(default)]
     value: Value,
     error: Option<TaskError>,
-    after_ms: Option<f64>,
-    limit_ms: Option<f64>,
+    after_ms: Option<Value>,
+    limit_ms: Option<Value>,
     reason: Option<String>,
     version: Option<u64>,
     handlers: Option<Vec<String>>,
@@ -350,8 +350,8 @@ impl Protocol {
             "done" => Answer::Done(value),
             "failed" if is_final => Answer::Final(error()),
             "failed" => Answer::Failed(error()),
-            "retry" => Answer::Retry { after: after_ms.and_then(duration), error: error() },
-            "soft-limit" => Answer::SoftLimit(limit_ms.and_then(duration)),
+            "retry" => Answer::Retry { after: milliseconds("after_ms", after_ms)?.and_then(duration), error: error() },
+            "soft-limit" => Answer::SoftLimit(milliseconds("limit_ms", limit_ms)?.and_then(duration)),
             "rejected" => Answer::Rejected(reason.unwrap_or_else(|| "the child does not say why".into())),
             "returned" => return self.returned(run),
             _ => return Err(Violation::UnknownKind { kind }),
@@ -398,6 +398,16 @@ fn unreadable_result(content: &[u8], error: &serde_json::Error) -> Option<(u64, 
 }
 
 /// A delay in milliseconds. One that is too long for a `Duration` is the longest there is; the caller bounds it further.
+/// Reads a number of milliseconds of any size.
+fn milliseconds(field: &'static str, value: Option<Value>) -> Result<Option<f64>, Violation> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    let number = value.as_f64().or_else(|| json::integer(&value)?.parse().ok());
+    number.map(Some).ok_or_else(|| Violation::NotJson {
+        reason: format!("{field} is not a number"),
+        start: start_of(json::to_string(&value).as_bytes()),
+    })
+}
+
 fn duration(millis: f64) -> Option<Duration> {
     (millis >= 0.0).then(|| Duration::try_from_secs_f64(millis / 1e3).unwrap_or(Duration::MAX))
 }

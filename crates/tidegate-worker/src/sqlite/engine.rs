@@ -81,7 +81,7 @@ pub(super) struct Engine {
     pub(super) queues: QueueIds,
     pub(super) readers: BTreeMap<ReaderKey, Reader>,
     waiting: Waiting,
-    guard: ClockGuard,
+    pub(super) guard: ClockGuard,
     next_reader: ReaderKey,
     next_sweep: Option<Instant>,
     truncate_at: Option<Instant>,

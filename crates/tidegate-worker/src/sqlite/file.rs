@@ -50,6 +50,8 @@ pub(super) struct QueueFile {
     busy_ms: i32,
     /// Whether commits are synced at the moment; `None`: not known.
     synced: Option<bool>,
+    /// Since when the lock is waited for; `None` while it is not.
+    waits_since: Option<Instant>,
     data_version: i64,
     ballast_bytes: u64,
 }
@@ -76,6 +78,7 @@ impl QueueFile {
             busy_ms: patience_ms.load(Ordering::Relaxed),
             patience_ms,
             synced: None,
+            waits_since: None,
             data_version: 0,
             ballast_bytes: options.ballast_bytes,
         };
@@ -117,14 +120,18 @@ impl QueueFile {
         Ok((connection, frames, patience_ms))
     }
 
-    /// Begins to write. Synced or not is decided here, because it cannot be changed on the way.
-    pub(super) fn begin(&mut self, synced: bool) -> rusqlite::Result<()> {
+    /// Begins to write. Synced or not is decided here, because it cannot be changed on the way. Returns how long the lock was
+    /// waited for, failed attempts included.
+    pub(super) fn begin(&mut self, synced: bool) -> rusqlite::Result<Duration> {
         if self.synced != Some(synced) {
             let level = if synced { "FULL" } else { "NORMAL" };
             self.connection.pragma_update(None, "synchronous", level)?;
             self.synced = Some(synced);
         }
-        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+        let since = *self.waits_since.get_or_insert_with(Instant::now);
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.waits_since = None;
+        Ok(since.elapsed())
     }
 
     pub(super) fn commit(&mut self) -> rusqlite::Result<()> {

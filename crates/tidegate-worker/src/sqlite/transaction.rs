@@ -79,7 +79,10 @@ pub(super) fn run(
     sweep: Option<bool>,
 ) -> Result<(Outcome, Answers), Failed> {
     let synced = engine.options.sync_publishes && writes.iter().any(Write::must_last);
-    engine.file.begin(synced)?;
+    let waited = engine.file.begin(synced)?;
+    let began = now.mono + waited;
+    engine.guard.waited_for_lock(waited, began, engine.options.lease);
+    let sweep = sweep.map(|may_expire| may_expire && !engine.guard.is_quiet(began));
     let (mut outcome, mut answers) = (Outcome::default(), Answers::default());
     renew(engine, now, &mut answers)?;
     for (at, write) in writes.iter().enumerate() {

@@ -64,6 +64,16 @@ fn output_without_end_is_cut_short() {
 }
 
 #[test]
+fn a_command_that_writes_errors_without_end_stops_neither_its_limit_nor_other_commands() {
+    on_loop(async {
+        let flood = spawn(call(Exec::shell("yes 1>&2"), json!([]), Some(Duration::from_secs(2))));
+        assert_eq!(call(Exec::shell("echo 1"), json!([]), None).await, Ok(json!(1)));
+        assert!(!flood.is_finished());
+        assert_eq!(flood.await.unwrap(), Err(HandlerError::SoftLimit));
+    });
+}
+
+#[test]
 fn a_background_process_does_not_keep_the_result() {
     assert_eq!(shell("sleep 600 & echo 5", json!([])).unwrap(), json!(5));
 }

@@ -58,6 +58,20 @@ fn after(misdeed: &'static str) -> Outcome {
 }
 
 #[test]
+fn a_child_that_writes_without_end_is_ended_at_its_limit() {
+    let (directory, options) = rogue("while True: os.write(2, b'y\\n' * 30_000)");
+    on_loop(async move {
+        let mode = started(options).await;
+        let limit = Duration::from_millis(500);
+        let outcome = mode.run(limited("add", json!([1, 2]), None, Some(500))).await;
+        assert_eq!(outcome, Outcome::TimedOut { limit });
+        works(&mode).await;
+        mode.stop().await;
+    });
+    drop(directory);
+}
+
+#[test]
 fn garbage_on_the_socket_is_a_crash() {
     let message = crash(after("raw(b'\\x00\\x00\\x00\\x07garbage'); time.sleep(600)"));
     assert!(message.contains("it sent a frame that is no message") && message.contains("garbage"), "{message}");

@@ -88,6 +88,13 @@ fn answers_are_read_as_documented() {
             r#"{"type":"retry","run":1,"after_ms":-1,"error":{"kind":"E","message":"m"}}"#,
             Answer::Retry { after: None, error: error("E", "m", None) },
         ),
+        (
+            r#"{"type":"retry","run":1,"after_ms":18446744073709551616,"error":{"kind":"E","message":"m"}}"#,
+            Answer::Retry {
+                after: Duration::try_from_secs_f64(18446744073709551.616).ok(),
+                error: error("E", "m", None),
+            },
+        ),
         (r#"{"type":"soft-limit","run":1}"#, Answer::SoftLimit(None)),
         (r#"{"type":"soft-limit","run":1,"limit_ms":1500}"#, Answer::SoftLimit(after)),
         (r#"{"type":"rejected","run":1,"reason":"no"}"#, Answer::Rejected("no".into())),
