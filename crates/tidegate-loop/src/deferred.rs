@@ -37,8 +37,8 @@ struct DeferredShared<T: 'static> {
     loop_serial: u32,
     /// The error was returned to an awaiter or by `result`, so it is not reported.
     retrieved: Cell<bool>,
-    /// The first waiter, if that is a task of a loop; every other waiter is in `others`. The bits of its name, or 0.
-    first: Cell<u64>,
+    /// The first waiter, if that is a task of a loop; every other waiter is in `others`.
+    first: Cell<Option<Name>>,
     /// Mostly there are none.
     others: OnceCell<Box<RefCell<Waiters<Deferred<T>>>>>,
     /// Set once: what is done stays done.
@@ -70,7 +70,7 @@ impl<T: 'static> Deferred<T> {
         let make = || DeferredShared {
             loop_serial,
             retrieved: Cell::new(false),
-            first: Cell::new(0),
+            first: Cell::new(None),
             others: OnceCell::new(),
             settled: OnceCell::new(),
         };
@@ -160,19 +160,18 @@ impl<T: 'static> Deferred<T> {
     /// The cases that `wake_all` leaves out: more waiters, observers, tasks of other loops.
     #[cold]
     #[inline(never)]
-    fn wake_each(&self, first: u64) {
+    fn wake_each(&self, first: Option<Name>) {
         let others = self.shared.has_others();
         current::with(|kernel| match kernel {
             Some(kernel) => {
                 if kernel.watch.is_on() {
                     kernel.watch.future_set(kernel, self.is_cancelled());
                 }
-                if first != 0 {
-                    kernel.wake_any(Name::from_bits(first));
+                if let Some(first) = first {
+                    kernel.wake_any(first);
                 }
             }
-            None if first != 0 => waker::wake(Name::from_bits(first)),
-            None => {}
+            None => first.into_iter().for_each(waker::wake),
         });
         if others {
             let waiters = self.shared.others().take();
@@ -393,7 +392,7 @@ impl<T> Awaiting<T> {
     fn wait(&mut self, waker: &Waker) {
         match waker::name_of(waker) {
             Some(name) if self.may_be_first(name) => {
-                self.future.shared.first.set(name.bits());
+                self.future.shared.first.set(Some(name));
                 self.place = InLine::First(name);
                 cancel::wait_for_awaited(self.future.shared.any());
             }
@@ -412,7 +411,7 @@ impl<T> Awaiting<T> {
     fn may_be_first(&self, name: Name) -> bool {
         match self.place {
             InLine::First(known) => known == name,
-            InLine::Nowhere => self.future.shared.first.get() == 0 && !self.future.shared.has_others(),
+            InLine::Nowhere => self.future.shared.first.get().is_none() && !self.future.shared.has_others(),
             InLine::Behind(_) => false,
         }
     }
@@ -431,8 +430,8 @@ impl<T> Awaiting<T> {
         match self.place {
             InLine::Nowhere => None,
             InLine::First(name) => {
-                if self.future.shared.first.get() == name.bits() {
-                    self.future.shared.first.set(0);
+                if self.future.shared.first.get() == Some(name) {
+                    self.future.shared.first.set(None);
                 }
                 None
             }

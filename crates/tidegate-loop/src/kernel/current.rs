@@ -83,16 +83,14 @@ pub(crate) fn wake_here(name: Name) -> bool {
     })
 }
 
-/// Wakes the first waiter of a future, given as the bits of its name, or 0 if there is none. Returns `false`, and does
-/// nothing, unless that is a task of the running loop and only has to be put into its ready queue.
+/// Wakes the first waiter of a future, if there is one. Returns `false`, and does nothing, if there is more to do than to put
+/// a task of the running loop into its ready queue.
 #[inline(always)]
-pub(crate) fn wake_first(first: u64) -> bool {
-    with(|kernel| match kernel {
-        Some(kernel) if kernel.registration.id == Name::from_bits(first).loop_id() => {
-            kernel.try_wake(Name::from_bits(first))
-        }
-        Some(kernel) => first == 0 && !kernel.watch.is_on(),
-        None => first == 0,
+pub(crate) fn wake_first(first: Option<Name>) -> bool {
+    with(|kernel| match (kernel, first) {
+        (Some(kernel), Some(first)) => kernel.registration.id == first.loop_id() && kernel.try_wake(first),
+        (Some(kernel), None) => !kernel.watch.is_on(),
+        (None, first) => first.is_none(),
     })
 }
 

@@ -458,7 +458,7 @@ impl Kernel {
                 if WATCHED {
                     self.watch.timer_fired(self, self.find_task(name));
                 }
-                waker::wake(name);
+                self.wake_any(name);
                 true
             }
             TimerJob::Wake(waker) => {

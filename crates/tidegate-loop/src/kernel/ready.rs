@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use crate::kernel::loop_cell::Local;
@@ -14,17 +15,21 @@ use crate::runtime::callback::Callback;
 /// One entry in a word. Top 12 bits: a loop id (then the word is a task's `Name`), `TIMER` (the rest is a `TimerKey`), or
 /// `CALL` (the callback is the next in `calls`).
 #[derive(Clone, Copy)]
-struct ReadyEntry(u64);
+struct ReadyEntry(NonZeroU64);
 
 impl ReadyEntry {
     fn is_task(self) -> bool {
-        self.0 >> KIND_SHIFT < TIMER
+        self.0.get() >> KIND_SHIFT < TIMER
     }
 }
 
 const KIND_SHIFT: u32 = Name::LOOP_SHIFT;
 const TIMER: u64 = Name::NO_LOOP;
 const CALL: u64 = Name::NO_LOOP + 1;
+const TIMER_WORD: NonZeroU64 = NonZeroU64::new(TIMER << KIND_SHIFT).unwrap();
+const CALL_WORD: NonZeroU64 = NonZeroU64::new(CALL << KIND_SHIFT).unwrap();
+/// What fills places that are not in use; never popped.
+const UNUSED: ReadyEntry = ReadyEntry(CALL_WORD);
 
 /// A place in the line, counted from the loop's first entry.
 pub(crate) type QueueIndex = usize;
@@ -41,7 +46,7 @@ struct Ring {
 
 impl Ring {
     fn new() -> Ring {
-        Ring { places: [ReadyEntry(0); 64].into(), head: 0, tail: 0 }
+        Ring { places: [UNUSED; 64].into(), head: 0, tail: 0 }
     }
 
     #[inline]
@@ -85,7 +90,7 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let mut larger = Ring { places: vec![ReadyEntry(0); self.places.len() * 2].into(), ..*self };
+        let mut larger = Ring { places: vec![UNUSED; self.places.len() * 2].into(), ..*self };
         for place in (0..self.len()).map(|nth| self.head.wrapping_add(nth)) {
             let at = larger.index(place);
             larger.places[at] = self.places[self.index(place)];
@@ -145,7 +150,7 @@ impl ReadyQueue {
 
     #[inline]
     pub(crate) fn push_task(&self, name: Name) {
-        self.push(ReadyEntry(name.bits()));
+        self.push(ReadyEntry(name.word()));
     }
 
     /// Pushes the task if `wanted` returns `true`; `wanted` must not use this queue. Returns `false` if there is no room
@@ -153,22 +158,22 @@ impl ReadyQueue {
     #[inline(always)]
     pub(crate) fn push_task_if(&self, name: Name, wanted: impl FnOnce() -> bool) -> bool {
         // SAFETY: entries are plain numbers, and `wanted` is the kernel's and does not come back.
-        unsafe { self.entries.with(|entries| entries.push_if(ReadyEntry(name.bits()), wanted)) }
+        unsafe { self.entries.with(|entries| entries.push_if(ReadyEntry(name.word()), wanted)) }
     }
 
     #[inline]
     pub(crate) fn push_timer(&self, key: TimerKey) {
-        self.push(ReadyEntry(key.bits() | TIMER << KIND_SHIFT));
+        self.push(ReadyEntry(TIMER_WORD | key.bits()));
     }
 
     pub(crate) fn push_call(&self, callback: Rc<Callback>) {
         self.calls.borrow_mut().push_back(Call::Once(callback));
-        self.push(ReadyEntry(CALL << KIND_SHIFT));
+        self.push(ReadyEntry(CALL_WORD));
     }
 
     pub(crate) fn push_io(&self, callback: Rc<IoCallback>) {
         self.calls.borrow_mut().push_back(Call::Io(callback));
-        self.push(ReadyEntry(CALL << KIND_SHIFT));
+        self.push(ReadyEntry(CALL_WORD));
     }
 
     #[inline]
@@ -195,9 +200,10 @@ impl ReadyQueue {
     #[inline]
     pub(crate) fn pop(&self, end: QueueIndex) -> Option<ReadyItem> {
         // SAFETY: entries are plain numbers.
-        let ReadyEntry(bits) = unsafe { self.entries.with(|entries| entries.pop(end))? };
+        let ReadyEntry(word) = unsafe { self.entries.with(|entries| entries.pop(end))? };
+        let bits = word.get();
         Some(match bits >> KIND_SHIFT {
-            ..TIMER => ReadyItem::Task(Name::from_bits(bits)),
+            ..TIMER => ReadyItem::Task(Name::from_word(word)),
             TIMER => ReadyItem::Timer(TimerKey::from_bits(bits & !(TIMER << KIND_SHIFT))),
             _ => match self.calls.borrow_mut().pop_front().expect("a callback for every entry of its kind") {
                 Call::Once(callback) => ReadyItem::Call(callback),
@@ -231,21 +237,25 @@ impl ReadyQueue {
 mod tests {
     use super::*;
 
+    fn entry(n: u64) -> ReadyEntry {
+        ReadyEntry(NonZeroU64::new(n + 1).unwrap())
+    }
+
     fn drain(ring: &mut Ring, end: QueueIndex) -> Vec<u64> {
-        std::iter::from_fn(|| ring.pop(end)).map(|entry| entry.0).collect()
+        std::iter::from_fn(|| ring.pop(end)).map(|entry| entry.0.get() - 1).collect()
     }
 
     #[test]
     fn a_ring_that_grows_in_the_middle_of_a_batch_keeps_the_order_and_the_end() {
         let mut ring = Ring::new();
         // Off the beginning, so that growing has to unwind a line that goes round.
-        (0..40).for_each(|n| ring.push(ReadyEntry(n)));
+        (0..40).for_each(|n| ring.push(entry(n)));
         let end = ring.tail;
         assert_eq!(drain(&mut ring, end), (0..40).collect::<Vec<_>>());
 
-        (0..60).for_each(|n| ring.push(ReadyEntry(n)));
+        (0..60).for_each(|n| ring.push(entry(n)));
         let end = ring.tail;
-        (60..200).for_each(|n| ring.push(ReadyEntry(n)));
+        (60..200).for_each(|n| ring.push(entry(n)));
         assert_eq!(ring.len(), 200);
         assert_eq!(drain(&mut ring, end), (0..60).collect::<Vec<_>>());
         let end = ring.tail;
@@ -256,7 +266,7 @@ mod tests {
     fn places_are_counted_on_past_the_largest_number() {
         let mut ring = Ring::new();
         (ring.head, ring.tail) = (QueueIndex::MAX - 10, QueueIndex::MAX - 10);
-        (0..100).for_each(|n| ring.push(ReadyEntry(n)));
+        (0..100).for_each(|n| ring.push(entry(n)));
         let end = ring.tail;
         assert_eq!(drain(&mut ring, end), (0..100).collect::<Vec<_>>());
     }

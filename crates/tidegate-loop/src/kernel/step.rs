@@ -324,7 +324,7 @@ impl Kernel {
         }
         if let Some(joiner) = header.joiner() {
             header.set_joiner(None);
-            waker::wake(joiner);
+            self.wake_any(joiner);
         }
         if let Some(extras) = header.extras() {
             tell_waiters(&task, extras);

@@ -1,6 +1,8 @@
 //! Names of tasks: (loop, slot, generation) in one machine word. A waker is such a name and nothing else,
 //! so cloning and dropping it does nothing and a stale one is recognised when it is used.
 
+use std::num::NonZeroU64;
+
 /// Sixteen million tasks per loop.
 const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 28;
@@ -16,7 +18,9 @@ pub(crate) const LOOPS_MAX: usize = (1 << LOOP_BITS) - 2;
 
 /// Never zero: generations start at 1, and that leaves the small numbers to [`Waiting`](crate::task::raw::Waiting).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Name(u64);
+pub(crate) struct Name(NonZeroU64);
+
+const _: () = assert!(size_of::<Option<Name>>() == size_of::<u64>());
 
 impl Name {
     /// Where the loop's id begins.
@@ -34,32 +38,43 @@ impl Name {
     #[inline]
     pub(crate) fn new(loop_id: u16, slot: u32, generation: Generation) -> Name {
         debug_assert!((loop_id as usize) < LOOPS_MAX && slot <= Name::NO_SLOT);
-        Name((u64::from(loop_id) << Name::LOOP_SHIFT) | (u64::from(generation.0) << SLOT_BITS) | u64::from(slot))
+        let bits = (u64::from(loop_id) << Name::LOOP_SHIFT) | (u64::from(generation.0) << SLOT_BITS) | u64::from(slot);
+        Name(NonZeroU64::new(bits).expect("generations start at 1"))
     }
 
     #[inline]
-    pub(crate) fn from_bits(bits: u64) -> Name {
-        Name(bits)
+    pub(crate) fn from_bits(bits: u64) -> Option<Name> {
+        NonZeroU64::new(bits).map(Name)
     }
 
     #[inline]
-    pub(crate) fn bits(self) -> u64 {
+    pub(crate) fn from_word(word: NonZeroU64) -> Name {
+        Name(word)
+    }
+
+    #[inline]
+    pub(crate) fn word(self) -> NonZeroU64 {
         self.0
     }
 
     #[inline]
+    pub(crate) fn bits(self) -> u64 {
+        self.0.get()
+    }
+
+    #[inline]
     pub(crate) fn loop_id(self) -> u16 {
-        (self.0 >> Name::LOOP_SHIFT) as u16
+        (self.bits() >> Name::LOOP_SHIFT) as u16
     }
 
     #[inline]
     pub(crate) fn slot(self) -> u32 {
-        (self.0 as u32) & ((1 << SLOT_BITS) - 1)
+        (self.bits() as u32) & ((1 << SLOT_BITS) - 1)
     }
 
     #[inline]
     pub(crate) fn generation(self) -> Generation {
-        Generation((self.0 >> SLOT_BITS) as u32 & Generation::MASK)
+        Generation((self.bits() >> SLOT_BITS) as u32 & Generation::MASK)
     }
 }
 
@@ -94,7 +109,7 @@ mod tests {
         let generation = Generation(Generation::MASK);
         let name = Name::new(4093, (SLOTS_MAX - 1) as u32, generation);
         assert_eq!((name.loop_id(), name.slot(), name.generation()), (4093, (SLOTS_MAX - 1) as u32, generation));
-        assert_eq!(Name::from_bits(name.bits()), name);
+        assert_eq!(Name::from_bits(name.bits()), Some(name));
     }
 
     #[test]

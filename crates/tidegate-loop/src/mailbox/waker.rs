@@ -42,20 +42,32 @@ fn raw(name: Name) -> RawWaker {
     RawWaker::new(ptr::without_provenance(name.bits() as usize), &VTABLE)
 }
 
+#[inline]
+fn name_in(data: *const ()) -> Option<Name> {
+    Name::from_bits(data.addr() as u64)
+}
+
+fn wake_data(data: *const ()) {
+    if let Some(name) = name_in(data) {
+        wake(name);
+    }
+}
+
 /// The name a waker carries, if it is a waker of this crate.
 #[inline]
 pub(crate) fn name_of(waker: &Waker) -> Option<Name> {
-    ptr::eq(waker.vtable(), &VTABLE).then(|| Name::from_bits(waker.data().addr() as u64))
+    if ptr::eq(waker.vtable(), &VTABLE) { name_in(waker.data()) } else { None }
 }
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
     // Nothing is counted. The loop only notes that code outside of it keeps the waker of its current task.
     |data| {
-        let name = Name::from_bits(data.addr() as u64);
-        cancel::waker_kept(name);
-        raw(name)
+        if let Some(name) = name_in(data) {
+            cancel::waker_kept(name);
+        }
+        RawWaker::new(data, &VTABLE)
     },
-    |data| wake(Name::from_bits(data.addr() as u64)),
-    |data| wake(Name::from_bits(data.addr() as u64)),
+    wake_data,
+    wake_data,
     |_| {},
 );

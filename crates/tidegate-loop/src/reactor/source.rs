@@ -75,8 +75,7 @@ pub(crate) struct SharedSource {
 /// a list.
 #[derive(Default)]
 struct Waiter {
-    /// The bits of a task's name, or 0.
-    task: Cell<u64>,
+    task: Cell<Option<Name>>,
     /// There are others.
     crowded: Cell<bool>,
     others: RefCell<Vec<Waker>>,
@@ -87,7 +86,7 @@ impl Waiter {
     #[inline]
     fn set(&self, kernel: &Kernel, waker: &Waker) {
         match name_of(waker) {
-            Some(name) if self.task.get() == 0 || self.task.get() == name.bits() => self.task.set(name.bits()),
+            Some(name) if self.task.get().is_none_or(|known| known == name) => self.task.set(Some(name)),
             name => self.set_other(kernel, name, waker),
         }
     }
@@ -96,8 +95,8 @@ impl Waiter {
     fn set_other(&self, kernel: &Kernel, name: Option<Name>, waker: &Waker) {
         if let Some(name) = name {
             // Most likely the task before has dropped its wait, or has ended; if not, it goes on waiting in the list.
-            let before = Name::from_bits(self.task.replace(name.bits()));
-            if kernel.find_task(before).is_some() {
+            let before = self.task.replace(Some(name));
+            if let Some(before) = before.filter(|&before| kernel.find_task(before).is_some()) {
                 self.add(kernel, waker_of(before));
             }
         } else {
@@ -120,23 +119,20 @@ impl Waiter {
 
     #[inline]
     fn is_anybody(&self) -> bool {
-        self.task.get() != 0 || self.crowded.get()
+        self.task.get().is_some() || self.crowded.get()
     }
 
     /// Calls `f` with each of this loop's tasks that wait.
     fn each_task(&self, mut f: impl FnMut(Name)) {
-        if self.task.get() != 0 {
-            f(Name::from_bits(self.task.get()));
-        }
+        self.task.get().into_iter().for_each(&mut f);
         self.others.borrow().iter().filter_map(name_of).for_each(f);
     }
 
     /// Moves all waiters to `sink`.
     #[inline]
     fn take(&self, sink: &mut Sink<'_>) {
-        let task = self.task.replace(0);
-        if task != 0 {
-            sink.task(Name::from_bits(task));
+        if let Some(task) = self.task.take() {
+            sink.task(task);
         }
         if self.crowded.get() {
             self.take_others(sink);

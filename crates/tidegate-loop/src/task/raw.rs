@@ -54,8 +54,8 @@ pub(crate) struct Header {
     pub(crate) location: &'static Location<'static>,
     pub(crate) context: Cell<Snapshot>,
     /// The first waiter for the end of the task, if that is a task of a loop that awaits the join handle; all others are in
-    /// `extras`. The bits of its name, or 0, which is no name: half the size of an `Option`.
-    joiner: Cell<u64>,
+    /// `extras`.
+    joiner: Cell<Option<Name>>,
     /// What it waits for. Behind [`Header::wait_for`], because a word of it may be a counted reference.
     waiting: Cell<Waiting>,
     /// When it was last suspended: the time of the tick.
@@ -137,7 +137,7 @@ impl Waiting {
 
     pub(crate) fn as_task(self) -> Option<Name> {
         let bits = self.0.addr() as u64;
-        (bits >= Name::MIN && !self.is_awaited()).then(|| Name::from_bits(bits))
+        if bits >= Name::MIN && !self.is_awaited() { Name::from_bits(bits) } else { None }
     }
 
     const AWAITED: usize = (Name::NO_LOOP as usize) << Name::LOOP_SHIFT;
@@ -272,13 +272,12 @@ impl Header {
 
     #[inline]
     pub(crate) fn joiner(&self) -> Option<Name> {
-        let bits = self.joiner.get();
-        (bits != 0).then(|| Name::from_bits(bits))
+        self.joiner.get()
     }
 
     #[inline]
     pub(crate) fn set_joiner(&self, joiner: Option<Name>) {
-        self.joiner.set(joiner.map_or(0, Name::bits));
+        self.joiner.set(joiner);
     }
 
     #[inline]
@@ -404,7 +403,7 @@ impl TaskRef {
             loop_serial,
             location,
             context: Cell::new(context),
-            joiner: Cell::new(0),
+            joiner: Cell::new(None),
             waiting: Cell::new(Waiting::FOREIGN),
             since: Cell::new(0),
             extras: OnceCell::new(),

@@ -42,7 +42,7 @@ impl SlotState {
     /// What a free slot was given.
     #[inline]
     fn parts(self) -> (Generation, u32) {
-        let name = Name::from_bits(self.0);
+        let name = Name::from_bits(self.0).expect("the word of a free slot is not 0");
         (name.generation(), name.slot())
     }
 }
