@@ -27,6 +27,10 @@ use crate::timer::Timer;
 /// The shortest time between two readings of the wall clock.
 const WALL_EVERY_NANOS: u64 = 1_000_000_000;
 
+/// The longest time for which the timer is set on a real clock. A day ends by the wall clock, which may be set while everything
+/// waits, and the timer's clock stands still while the machine sleeps.
+const ALARM_MAX: Duration = Duration::from_secs(30);
+
 /// Concurrency of the process-wide gate, unless it was set.
 const GLOBAL_DEFAULT: u64 = 200;
 
@@ -430,7 +434,13 @@ impl GateShared {
             state.timer_set = due;
             drop(state);
             match due {
-                Some(at) => self.timer.arm(self.instant(at), self.alarm.get().expect("set when it was made")),
+                Some(at) => {
+                    let at = match self.timer.is_virtual() {
+                        true => self.instant(at),
+                        false => self.instant(at).min(self.timer.now() + ALARM_MAX),
+                    };
+                    self.timer.arm(at, self.alarm.get().expect("set when it was made"));
+                }
                 None => self.timer.disarm(),
             }
             state = self.lock();

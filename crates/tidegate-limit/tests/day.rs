@@ -1,11 +1,13 @@
 //! A day of requests in virtual time: across a change of the clocks, and across a restart.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::task::Waker;
+use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_limit::journal::{Journal, Receipt, Reservation, Restored};
-use tidegate_limit::{Builder, Cost, Gate, Limit, LoopTimer};
-use tidegate_loop::{EventLoop, LoopHandle};
+use tidegate_limit::{Builder, Cost, Gate, Limit, LoopTimer, Timer};
+use tidegate_loop::{EventLoop, LoopHandle, sleep, spawn};
 
 const BATCH: u64 = 50;
 
@@ -115,4 +117,55 @@ fn a_crash_counts_a_batch_too_many_at_the_most_and_never_one_too_few() {
     assert_eq!(run(start + hour * 2, 0, false), remaining - 500, "closed in good order, nothing too much is counted");
     // The next day is a new one, though the last reservation of this one was never settled.
     assert_eq!(run(start + hour * 23, 0, false), 10_000);
+}
+
+/// A clock that somebody sets; otherwise the loop's.
+#[derive(Clone)]
+struct Settable {
+    began: Instant,
+    alarm: Arc<LoopTimer>,
+    /// Seconds that are added to the wall clock.
+    ahead: Arc<AtomicU64>,
+}
+
+impl Timer for Settable {
+    fn now(&self) -> Instant {
+        self.alarm.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        let ahead = Duration::from_secs(self.ahead.load(Ordering::Relaxed));
+        wall("2026-11-19T12:00:00Z") + (self.now() - self.began) + ahead
+    }
+
+    fn arm(&self, at: Instant, waker: &Waker) {
+        self.alarm.arm(at, waker);
+    }
+
+    fn disarm(&self) {
+        self.alarm.disarm();
+    }
+}
+
+/// As when a machine sleeps over midnight.
+#[test]
+fn a_day_that_begins_because_the_clock_is_set_is_noticed_while_everything_waits() {
+    EventLoop::simulated(1)
+        .run_until_complete(async {
+            let began = LoopHandle::current().time();
+            let timer = Settable { began, alarm: Arc::new(LoopTimer::new()), ahead: Arc::default() };
+            let ahead = Arc::clone(&timer.ahead);
+            let gate = Gate::builder().limit(Limit::rpd(10, "UTC")).timer(timer).build().unwrap();
+            send(&gate, 10).await;
+            let sending = spawn({
+                let gate = gate.clone();
+                async move { send(&gate, 1).await }
+            });
+            sleep(Duration::from_secs(3_600)).await;
+            assert_eq!(gate.stats().limit("rpd").unwrap().used, 10);
+            ahead.store(24 * 3_600, Ordering::Relaxed);
+            let waited = sending.await.unwrap();
+            assert!(waited <= Duration::from_secs(3_600 + 31), "{waited:?}");
+        })
+        .unwrap();
 }
