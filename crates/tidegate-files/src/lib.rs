@@ -1,7 +1,8 @@
 //! Files that are there whole or not at all after a power cut, and private to their user.
 //!
 //! Called by the crates that keep something on the disk: outputs, result files, databases. What is in the files is their
-//! business. `draft.rs` is a file in the making; the functions here make files and directories:
+//! business. `draft.rs` is a file in the making, `space.rs` reserves what a file will need; the functions here make files and
+//! directories:
 //!
 //! - A new name in a directory lasts only once the directory is synced, so everything that is made here is.
 //! - New files are readable by their user alone (0600; directories 0700). A file that is there keeps its mode.
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod draft;
+mod space;
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -19,6 +21,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 pub use draft::Draft;
+pub use space::{Space, reserve};
 
 /// Permissions of a new file.
 const FILE_MODE: u32 = 0o600;
