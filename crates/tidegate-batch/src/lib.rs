@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod answer_sizes;
 mod attempt;
 mod base_url;
 mod calibration;

@@ -220,16 +220,24 @@ impl FileRun {
         is_retry: bool,
     ) -> (About, What) {
         let job = &self.job;
-        let page = ready.question.page;
+        let Ready { key, question, seen_as, quality, warnings, .. } = *ready;
+        let about = About { seen_as: Some(seen_as), quality, warnings };
+        let page = question.page;
         let item = ItemHandle { control: job.control.clone(), id: self.item(page), name: Rc::clone(&self.name) };
         let slot = match &pictures {
             Some(slots) => slots.acquire(&item).await,
             None => None,
         };
-        let asked = job.provider.ask(&ItemScope::new(scope, item), &ready.question).await;
-        drop((room, slot));
-        let Ready { key, seen_as, quality, warnings, .. } = *ready;
-        let about = About { seen_as: Some(seen_as), quality, warnings };
+        // Until the answer is stored.
+        let _expected = match job.store.expect_answer().await {
+            Ok(expected) => expected,
+            Err(error) => {
+                job.control.give_up(error.to_string());
+                return (about, What::Missing);
+            }
+        };
+        let asked = job.provider.ask(&ItemScope::new(scope, item), &question).await;
+        drop((question, room, slot));
         let keep = |kept: Kept, attempts: u32| {
             let record = Record { kept, source: self.name.to_string(), number: u64::from(page), attempts };
             job.store.put(key, record)

@@ -7,7 +7,8 @@ use tidegate_sync::Event as Signal;
 
 use super::body::{check, estimate, path_below, with_model};
 use super::line::{Answered, Format, RequestLine, on_one_line, result_line};
-use super::run::{Finished, Run};
+use super::run::Run;
+use super::writing::{Finished, ToWrite};
 use crate::call::Call;
 use crate::provider::{BadModel, Unreadable};
 use crate::run::policy::Verdict;
@@ -25,6 +26,7 @@ impl Run {
         let mut unsaved = None;
         let outcome = match self.call_for(format, &url, body) {
             Ok(call) => {
+                self.will_send();
                 let read = |body: &[u8]| match check(dialect, &call.path, body) {
                     Ok(()) => Ok(on_one_line(body)),
                     Err(reason) => Err(Unreadable::Garbled(reason)),
@@ -67,7 +69,7 @@ impl Run {
         }
         let finished = Finished { line, id, settled, before, text, written: Rc::clone(&written) };
         // Closed, nothing more is written.
-        if self.results.push(finished).await.is_ok() {
+        if self.results.push(ToWrite::Result(finished)).await.is_ok() {
             written.wait().await;
         }
         drop(unsaved);

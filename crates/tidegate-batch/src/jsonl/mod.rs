@@ -29,6 +29,9 @@
 //! - **Nothing is asked twice.** A result counts when it is on the disk. Whatever happens, the same call again sends only
 //!   what has no result yet; what a crash left of a line is repaired. A crash costs what was on its way and what was in the
 //!   group of results that was being written: together no more than may be in flight.
+//! - **A full disk costs nothing that is paid for.** Before a request is sent, space for its answer is reserved in the result
+//!   file. When there is none, nothing more is sent, and the answers in flight go into what is reserved
+//!   ([`EndedEarly::Full`]). Where a file system cannot reserve space, it is only checked that it is free.
 //! - **Order.** Results stand in the order in which they came; their ids say whose they are.
 //! - **Memory does not grow with the files**, but for 128 bits an id: requests are read as they are needed, results
 //!   written as they come.
@@ -44,8 +47,8 @@
 //!
 //! # Reading order
 //! `line.rs` (a request, a result), `path.rs` (where a request may go) and `body.rs` (what a body costs) are plain values;
-//! `input.rs` and `results.rs` are the two files; `run.rs` is the run, `asking.rs` one request of it, `again.rs` requests that are
-//! asked again meanwhile.
+//! `input.rs` and `results.rs` are the two files, `result_file.rs` the second while it is written; `run.rs` is the run,
+//! `writing.rs` its writer, `asking.rs` one request of it, `again.rs` requests that are asked again meanwhile.
 
 mod again;
 mod asking;
@@ -56,15 +59,17 @@ pub mod fuzzing;
 mod input;
 mod line;
 mod path;
+mod result_file;
 mod results;
 mod run;
+mod writing;
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
 pub use input::{BadLine, Input};
-pub use results::{Earlier, Output, ResultsError};
+pub use results::{DiskFull, Earlier, Output, ResultsError};
 
 use crate::caller::Caller;
 use crate::concurrency::AutoConcurrency;
@@ -210,6 +215,8 @@ pub struct Summary {
     pub cached_failed: u64,
     /// Lines passed over.
     pub skipped: u64,
+    /// Answers that were paid for and could not be written: the disk was full. They count nowhere else.
+    pub unkept: u64,
     /// Tokens that the answers say were used.
     pub usage: Usage,
     /// Why not everything was done: it was told to stop, or no request would have succeeded.
@@ -231,6 +238,11 @@ pub enum EndedEarly {
     BadLine(
         /// Which, and why.
         BadLine,
+    ),
+    /// There is no space for more answers. Those that were in flight are in the output, but for [`Summary::unkept`].
+    Full(
+        /// How much is needed.
+        DiskFull,
     ),
 }
 
@@ -284,6 +296,9 @@ impl fmt::Display for BatchError {
                     f,
                     "cannot write {output}: {error}; what was written so far is kept, and the same command goes on from there"
                 )
+            }
+            BatchError::Output { output, error: ResultsError::Full(full) } => {
+                write!(f, "{output} has no space for more answers, so nothing was sent: {full}")
             }
             BatchError::Output { output, error: ResultsError::Busy } => {
                 write!(f, "another process is writing to {output}; wait for it, or choose another output")

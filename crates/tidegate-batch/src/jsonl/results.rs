@@ -11,6 +11,8 @@ use tidegate_files::Draft;
 
 use super::input::{IdSet, Lines};
 use super::line::{IdHash, ResultLine};
+use super::result_file::{Appended, ResultFile, is_full};
+use crate::answer_sizes::AnswerSizes;
 
 /// Where results go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,11 @@ pub enum ResultsError {
         /// Why.
         io::Error,
     ),
+    /// There is no space for the answers to come.
+    Full(
+        /// How much is needed.
+        DiskFull,
+    ),
     /// Another process is writing to it.
     Busy,
     /// There is something in it that is no result.
@@ -68,7 +75,33 @@ pub enum ResultsError {
 
 impl From<io::Error> for ResultsError {
     fn from(error: io::Error) -> ResultsError {
-        ResultsError::Io(error)
+        match is_full(&error) {
+            true => ResultsError::Full(DiskFull::new(&error, 0)),
+            false => ResultsError::Io(error),
+        }
+    }
+}
+
+/// A result file cannot grow as far as the answers in flight may need it. Nothing more is sent then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskFull {
+    /// What the system says: no space on the disk, none within a quota, or the file may not grow.
+    pub reason: String,
+    /// Bytes that those answers may need; 0 if none are in flight.
+    pub needed: u64,
+}
+
+impl DiskFull {
+    pub(super) fn new(error: &io::Error, needed: u64) -> DiskFull {
+        DiskFull { reason: error.to_string(), needed }
+    }
+}
+
+impl fmt::Display for DiskFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let megabytes = self.needed.div_ceil(1_000_000).max(1);
+        write!(f, "{}; free at least {megabytes} MB on its disk, then run the same command again", self.reason)
     }
 }
 
@@ -95,26 +128,32 @@ pub(super) fn write_stdout(lines: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// A result file, locked, at its end.
+/// Where results are written.
 #[derive(Debug)]
 pub(super) enum Sink {
     Stdout(WriteStdout),
-    File(File),
+    File(ResultFile),
     /// A pipe or a device: it can be neither read back nor synced.
     Stream(File),
 }
 
 impl Sink {
-    /// Writes, and returns once it is on the disk.
-    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        match self {
-            Sink::Stdout(write) => write(lines),
-            Sink::File(file) => {
-                file.write_all(lines)?;
-                file.sync_data()
-            }
-            Sink::Stream(file) => file.write_all(lines),
+    /// Writes lines, and returns once they are on the disk.
+    pub(super) fn append(&mut self, lines: &[Vec<u8>]) -> Appended {
+        if lines.is_empty() {
+            return Appended::of(0, Ok(()));
         }
+        match self {
+            Sink::Stdout(write) => Appended::of(lines.len(), write(&lines.concat())),
+            Sink::File(file) => file.append(lines),
+            Sink::Stream(file) => Appended::of(lines.len(), file.write_all(&lines.concat())),
+        }
+    }
+
+    /// Reserves space for `lines` more lines, where there is a disk.
+    pub(super) fn reserve(&mut self, lines: usize) -> Result<(), DiskFull> {
+        let Sink::File(file) = self else { return Ok(()) };
+        file.reserve(lines).map_err(|error| DiskFull::new(&error, file.space_for(lines)))
     }
 }
 
@@ -125,19 +164,19 @@ pub(super) fn open(output: &Output, earlier: Earlier, stdout: WriteStdout) -> Re
         return Ok((Sink::Stream(stream), Known::default()));
     }
     let mut file = open_locked(path)?;
-    let mut known = read_back(&mut file)?;
+    let (mut known, sizes) = read_back(&mut file)?;
     if earlier == Earlier::Discard {
         // After reading it: a file with anything else than results is left alone.
         file.set_len(0)?;
         file.rewind()?;
         file.sync_data()?;
-        return Ok((Sink::File(file), Known::default()));
+        return Ok((Sink::File(ResultFile::new(file, sizes)?), Known::default()));
     }
     if earlier == Earlier::RetryFailed && known.failed.len() > 0 {
         file = without_failures(path, &mut file, &known)?;
         known.failed = IdSet::default();
     }
-    Ok((Sink::File(file), known))
+    Ok((Sink::File(ResultFile::new(file, sizes)?), known))
 }
 
 fn open_locked(path: &Path) -> Result<File, ResultsError> {
@@ -153,10 +192,10 @@ fn open_locked(path: &Path) -> Result<File, ResultsError> {
 }
 
 /// Reads everything, repairs the last line, and stands at the end.
-fn read_back(file: &mut File) -> Result<Known, ResultsError> {
+fn read_back(file: &mut File) -> Result<(Known, AnswerSizes), ResultsError> {
     file.seek(SeekFrom::Start(0))?;
     let mut lines = Lines::new(Box::new(file.try_clone()?));
-    let (mut known, mut end, mut complete) = (Known::default(), 0, true);
+    let (mut known, mut sizes, mut end, mut complete) = (Known::default(), AnswerSizes::default(), 0, true);
     while let Some(line) = lines.next_raw()? {
         let bytes = line.bytes.as_deref().unwrap_or_default();
         match ResultLine::read(bytes) {
@@ -164,6 +203,7 @@ fn read_back(file: &mut File) -> Result<Known, ResultsError> {
                 let id = IdHash::of(&result.id);
                 let set = if result.succeeded { &mut known.succeeded } else { &mut known.failed };
                 set.insert(id);
+                sizes.add(line.len);
             }
             Err(_) if line.bytes.is_some() && bytes.trim_ascii().is_empty() => {}
             // What a crash left of the last line; its request is asked again.
@@ -178,7 +218,7 @@ fn read_back(file: &mut File) -> Result<Known, ResultsError> {
     if !complete {
         file.write_all(b"\n")?;
     }
-    Ok(known)
+    Ok((known, sizes))
 }
 
 /// Fields with which this and other programs begin a result.
@@ -201,7 +241,8 @@ fn without_failures(path: &Path, file: &mut File, known: &Known) -> Result<File,
 
 /// Leaves only the last result of each of `ids` in the file, whose lock `sink` has: they were asked more than once.
 pub(super) fn keep_last(path: &Path, sink: Sink, ids: &[IdHash]) -> Result<(), ResultsError> {
-    let Sink::File(mut file) = sink else { return Ok(()) };
+    let Sink::File(file) = sink else { return Ok(()) };
+    let mut file = file.into_file()?;
     let mut left: HashMap<IdHash, u64> = ids.iter().map(|id| (*id, 0)).collect();
     file.seek(SeekFrom::Start(0))?;
     let mut lines = Lines::new(Box::new(file.try_clone()?));
@@ -272,6 +313,10 @@ mod tests {
         }
     }
 
+    fn append(sink: &mut Sink, line: &str) {
+        assert_eq!(sink.append(&[line.into()]).saved, [true]);
+    }
+
     fn id(text: &str) -> IdHash {
         IdHash::of(text)
     }
@@ -288,7 +333,7 @@ mod tests {
         for torn_at in 1..FAILED.len() {
             let place = Place::with(&[OK, &FAILED[..torn_at]].concat());
             let (mut sink, known) = place.open(Earlier::Keep).unwrap();
-            sink.append(b"{\"key\":\"z\",\"response\":{}}\n").unwrap();
+            append(&mut sink, "{\"key\":\"z\",\"response\":{}}\n");
             drop(sink);
             let text = place.text();
             assert!(text.starts_with(OK) && text.ends_with("{\"key\":\"z\",\"response\":{}}\n"), "{torn_at}: {text}");
@@ -304,7 +349,7 @@ mod tests {
         let (mut sink, known) = place.open(Earlier::RetryFailed).unwrap();
         assert!(!known.contains(id("b")) && known.contains(id("a")));
         assert_eq!(place.text(), OK);
-        sink.append(FAILED.as_bytes()).unwrap();
+        append(&mut sink, FAILED);
         assert_eq!(place.text(), [OK, FAILED].concat(), "what is written goes into the new file");
         assert!(matches!(place.open(Earlier::Keep), Err(ResultsError::Busy)), "which is locked as the old one was");
     }

@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate_limit::Scope;
-use tidegate_loop::{JobError, JoinHandle, ThreadPool, race, spawn, timeout, to_thread};
+use tidegate_loop::{JobError, ThreadPool, race, spawn, timeout, to_thread};
 use tidegate_pool::Pool;
 use tidegate_sync::{Event as Signal, Queue, Semaphore};
 
 use super::body::estimate;
 use super::input::{self, Checked, IdSet, Lines, duplicate};
 use super::line::{Format, IdHash, RequestLine};
-use super::results::{self, Known, Sink};
+use super::results::{self, DiskFull, Known};
+use super::writing::{self, ToWrite};
 use super::{BadLine, BadLines, Batch, BatchError, EndedEarly, Input, Output, ResultsError, Summary};
 use crate::caller::Caller;
 use crate::concurrency::{Attending, follow_slots};
@@ -33,29 +34,21 @@ const READ_AHEAD: usize = 1 << 20;
 /// The code of a failure of an earlier run.
 const EARLIER: &str = "earlier_run";
 
-/// A result on its way to the disk.
-pub(super) struct Finished {
-    pub(super) line: u64,
-    pub(super) id: Rc<str>,
-    pub(super) settled: Settled,
-    /// It was asked again, and was so before.
-    pub(super) before: Option<ItemState>,
-    /// What is written.
-    pub(super) text: Vec<u8>,
-    /// Set when it is there, or never will be.
-    pub(super) written: Rc<Signal>,
-}
-
 /// What everything in a run shares.
 pub(super) struct Run {
     pub(super) caller: Caller,
     pub(super) model: Option<String>,
     pub(super) input: Input,
-    output: Output,
-    pub(super) results: Queue<Finished>,
+    pub(super) output: Output,
+    pub(super) results: Queue<ToWrite>,
     pub(super) pool: Pool,
-    /// Requests that are sent and whose result is not on the disk: as many as may be in flight.
+    /// Requests that are sent and whose result is not on the disk: as many as may be in flight and have space there. So no
+    /// more are paid for twice after a crash, and none is lost on a disk that is full. More stand in line at the gate.
     pub(super) unsaved: Arc<Semaphore>,
+    /// How many of them there should be.
+    pub(super) unsaved_wanted: Cell<usize>,
+    /// Why the output takes no more.
+    pub(super) full: RefCell<Option<DiskFull>>,
     pub(super) scope: Scope,
     pub(super) control: Control,
     pub(super) policy: Policy,
@@ -63,9 +56,9 @@ pub(super) struct Run {
     bad_line: RefCell<Option<BadLine>>,
     tally: Cell<Tally>,
     /// Requests that have a task.
-    open: Cell<usize>,
+    pub(super) open: Cell<usize>,
     /// Every request has a task.
-    all_read: Cell<bool>,
+    pub(super) all_read: Cell<bool>,
     /// Notified when there may be nothing left to be done.
     pub(super) idle: Signal,
     /// Lines that failed and can be asked again, with their ids.
@@ -77,12 +70,13 @@ pub(super) struct Run {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+pub(super) struct Tally {
     answered: u64,
     failed: u64,
     cached: u64,
     cached_failed: u64,
     skipped: u64,
+    pub(super) unkept: u64,
     usage: Usage,
 }
 
@@ -90,7 +84,7 @@ struct Tally {
 const FAILED_KEPT: usize = 10_000;
 
 impl Run {
-    fn count(&self, change: impl FnOnce(&mut Tally)) {
+    pub(super) fn count(&self, change: impl FnOnce(&mut Tally)) {
         let mut tally = self.tally.get();
         change(&mut tally);
         self.tally.set(tally);
@@ -125,8 +119,8 @@ impl Run {
     }
 
     /// Takes note of a result that is on the disk.
-    fn record(&self, finished: Finished) {
-        let Finished { line, id, settled, before, written, .. } = finished;
+    pub(super) fn record(&self, finished: writing::Finished) {
+        let writing::Finished { line, id, settled, before, written, .. } = finished;
         written.set();
         let answered = settled.state == ItemState::Done;
         self.count(|tally| {
@@ -201,9 +195,7 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     let (sink, known) = opened.map_err(|error| BatchError::Output { output: output.clone(), error })?;
 
     let in_flight = concurrency(caller);
-    // After a crash, no more are paid for twice than may be in flight: a request keeps its permit until its result is on the
-    // disk. More stand in line at the gate.
-    let unsaved = Arc::new(Semaphore::new(in_flight));
+    let answers_max = total.map_or(usize::MAX, |total| usize::try_from(total).unwrap_or(usize::MAX));
     let slots = move |in_flight: usize| in_flight.saturating_add(waiting_max.min(in_flight)).max(1);
     let pool = Pool::new(slots(in_flight));
     let run = Rc::new(Run {
@@ -214,7 +206,10 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         // As long as there are tasks: each waits for its result to be written.
         results: Queue::unbounded(),
         pool: pool.clone(),
-        unsaved: Arc::clone(&unsaved),
+        // None until there is space for the answers.
+        unsaved: Arc::new(Semaphore::new(0)),
+        unsaved_wanted: Cell::new(in_flight.min(answers_max)),
+        full: RefCell::default(),
         scope: caller.gate().unscoped().clone(),
         control: control.clone(),
         policy: Policy::new(Unit::Requests),
@@ -227,12 +222,13 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         asks_again: Cell::new(false),
         repeated: RefCell::default(),
     });
-    let writer = spawn(write(run.clone(), sink));
+    let writer = spawn(writing::write(run.clone(), sink));
     let resize_all = {
-        let (unsaved, pool) = (Arc::clone(&unsaved), pool.clone());
+        let (run, pool) = (Rc::downgrade(&run), pool.clone());
         move |in_flight: u64| {
+            let Some(run) = run.upgrade() else { return };
             let in_flight = usize::try_from(in_flight).unwrap_or(usize::MAX);
-            resize(&unsaved, in_flight);
+            run.set_in_flight(in_flight.min(answers_max));
             let cap = slots(in_flight);
             if cap != pool.cap() {
                 pool.resize(cap);
@@ -268,7 +264,8 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     again.end().await;
     let drained = race(pool.close(), control.calls_dropped());
     // Requests in line leave it; those in flight are waited for.
-    let grace = if is_settled { None } else { Some(grace) };
+    // Nothing hurries a run whose disk is full.
+    let grace = if is_settled || run.full.borrow().is_some() { None } else { Some(grace) };
     let is_drained = match grace {
         None => drained.await.left().is_some(),
         Some(grace) => timeout(grace, drained).await.is_ok_and(|drained| drained.left().is_some()),
@@ -278,7 +275,7 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     }
     drop(attending);
     run.results.close();
-    let sink = finish(writer).await;
+    let sink = writer.await.unwrap_or_else(|error| Err(gone(&error)));
     let sink = sink.map_err(|error| BatchError::Output { output: run.output.clone(), error })?;
     fed?;
     let repeated = run.repeated.take();
@@ -286,25 +283,21 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         let path = path.clone();
         let ids: Vec<IdHash> = repeated.iter().map(|id| IdHash::of(id)).collect();
         let tidied = to_thread(move || results::keep_last(&path, sink, &ids)).await;
+        // A full disk is told below; the next run tidies up.
         tidied
             .unwrap_or_else(|error| Err(gone(&error)))
+            .or_else(|error| if run.full.borrow().is_some() { Ok(()) } else { Err(error) })
             .map_err(|error| BatchError::Output { output: run.output.clone(), error })?;
     }
 
-    let Tally { answered, failed, cached, cached_failed, skipped, usage } = run.tally.get();
-    let ended_early = match run.bad_line.take() {
-        Some(bad) => Some(EndedEarly::BadLine(bad)),
-        None if control.has_given_up() => control.reason().map(EndedEarly::Shut),
-        None => control.is_stopping().then_some(EndedEarly::Stopped),
+    let Tally { answered, failed, cached, cached_failed, skipped, unkept, usage } = run.tally.get();
+    let ended_early = match (run.bad_line.take(), run.full.take()) {
+        (Some(bad), _) => Some(EndedEarly::BadLine(bad)),
+        (None, Some(full)) => Some(EndedEarly::Full(full)),
+        (None, None) if control.has_given_up() => control.reason().map(EndedEarly::Shut),
+        (None, None) => control.is_stopping().then_some(EndedEarly::Stopped),
     };
-    Ok(Summary { answered, failed, cached, cached_failed, skipped, usage, ended_early })
-}
-
-fn resize(permits: &Semaphore, to: usize) {
-    match to.checked_sub(permits.capacity()) {
-        Some(more) => permits.add_permits(more),
-        None => permits.reduce_permits(permits.capacity() - to).expect("there are as many"),
-    }
+    Ok(Summary { answered, failed, cached, cached_failed, skipped, unkept, usage, ended_early })
 }
 
 /// How many requests the gate lets be in flight at once, as far as it says.
@@ -400,43 +393,7 @@ fn read(mut lines: Lines) -> io::Result<(Lines, Requests)> {
     Ok((lines, requests))
 }
 
-/// Writes what there is, syncs it together, and only then says that it is done.
-async fn write(run: Rc<Run>, sink: Sink) -> Result<Sink, ResultsError> {
-    let mut sink = sink;
-    while let Ok(finished) = run.results.recv_all().await {
-        let lines: Vec<u8> = finished.iter().flat_map(|finished| &finished.text).copied().collect();
-        let appended = to_thread(move || {
-            let done = sink.append(&lines);
-            (sink, done)
-        })
-        .await;
-        let done = match appended {
-            Ok((back, done)) => {
-                sink = back;
-                done.map_err(ResultsError::Io)
-            }
-            Err(error) => return Err(gone(&error)),
-        };
-        if let Err(error) = done {
-            // Nothing that is asked from now on could be kept.
-            run.results.close();
-            run.control.give_up(format!("the results cannot be written: {error:?}"));
-            let unwritten = std::iter::from_fn(|| run.results.try_recv().ok());
-            finished.into_iter().chain(unwritten).for_each(|finished| finished.written.set());
-            return Err(error);
-        }
-        for finished in finished {
-            run.record(finished);
-        }
-    }
-    Ok(sink)
-}
-
-async fn finish(writer: JoinHandle<Result<Sink, ResultsError>>) -> Result<Sink, ResultsError> {
-    writer.await.unwrap_or_else(|error| Err(gone(&error)))
-}
-
-fn gone(error: &dyn std::error::Error) -> ResultsError {
+pub(super) fn gone(error: &dyn std::error::Error) -> ResultsError {
     ResultsError::Io(io::Error::other(error.to_string()))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::error::StoreError;
+use super::space::LogSpace;
 use super::{Kept, Key, Record};
 
 /// "tgrs", so that another program's database is not taken for ours.
@@ -17,6 +18,8 @@ const VERSION: i64 = 1;
 
 pub(super) struct ResultFile {
     path: PathBuf,
+    /// Dropped before the connection. `None` where there is no log.
+    space: Option<LogSpace>,
     connection: Connection,
 }
 
@@ -59,7 +62,13 @@ impl ResultFile {
                  COMMIT;"
             ))
             .map_err(failed)?;
-        Ok(ResultFile { path: path.into(), connection })
+        Ok(ResultFile { path: path.into(), space: LogSpace::open(path).ok(), connection })
+    }
+
+    /// Reserves space for `answers` more answers.
+    pub(super) fn reserve(&mut self, answers: usize) -> Result<(), StoreError> {
+        let Some(space) = &mut self.space else { return Ok(()) };
+        space.reserve(answers).map_err(|error| StoreError::of_io(&self.path, &error))
     }
 
     /// Which results there are, and whether they are answers.
@@ -100,6 +109,9 @@ impl ResultFile {
             for (key, record) in records {
                 let answered = matches!(record.kept, Kept::Answered(_));
                 let kept = serde_json::to_string(&record.kept).expect("texts and numbers");
+                if let Some(space) = &mut self.space {
+                    space.add(kept.len());
+                }
                 let number = i64::try_from(record.number).unwrap_or(i64::MAX);
                 statement.execute(params![key.0, answered, kept, record.source, number, record.attempts, at])?;
             }

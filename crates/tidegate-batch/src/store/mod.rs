@@ -2,11 +2,12 @@
 //! `kill -9` at most the calls that were under way are paid for again.
 //!
 //! One thread writes: whatever has come while it synced goes into the next transaction, so a thousand results a second
-//! cost a few syncs. Which keys there are is known in memory; a result is read from the file when it is needed.
+//! cost a few syncs. Before a question is sent, the store [reserves](Store::expect_answer) space for its answer. Which keys there are is known in memory; a result is read from the file when it is needed.
 
 mod error;
 mod file;
 mod promise;
+mod space;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -140,9 +141,31 @@ struct Shared {
     /// Which results are in the file, and whether they are answers.
     known: Mutex<HashMap<Key, bool>>,
     stats: Mutex<StoreStats>,
+    expected: Mutex<Expected>,
 }
 
+/// Answers to come.
+#[derive(Default)]
+struct Expected {
+    answers: usize,
+    /// For how many of them there is space on the disk.
+    covered: usize,
+}
+
+/// An answer to come, for which there is space on the disk, until this is dropped.
+pub(crate) struct ExpectedAnswer(Arc<Shared>);
+
+impl Drop for ExpectedAnswer {
+    fn drop(&mut self) {
+        lock(&self.0.expected).answers -= 1;
+    }
+}
+
+/// Space is reserved for so many answers more than are expected, so that not every question waits for it.
+const EXPECTED_AHEAD: usize = 32;
+
 enum Message {
+    Reserve(ExpectedAnswer, Resolver<Result<ExpectedAnswer, StoreError>>),
     Put(Key, Box<Record>, Resolver<Result<(), StoreError>>),
     Get(Key, Resolver<Result<Option<Kept>, StoreError>>),
 }
@@ -157,7 +180,8 @@ impl Store {
         let file = ResultFile::open(path)?;
         let known = file.keys()?;
         let stats = StoreStats { results: known.len() as u64, ..StoreStats::default() };
-        let shared = Arc::new(Shared { known: Mutex::new(known), stats: Mutex::new(stats) });
+        let shared =
+            Arc::new(Shared { known: Mutex::new(known), stats: Mutex::new(stats), expected: Mutex::default() });
         let (sender, receiver) = mpsc::channel();
         let writer = thread::Builder::new()
             .name("tidegate-results".into())
@@ -216,6 +240,27 @@ impl Store {
         promise
     }
 
+    /// Reserves space on the disk for an answer that is about to be asked for: a disk that fills meanwhile takes it all the same.
+    /// The answer is stored before what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: there is no space.
+    pub(crate) fn expect_answer(&self) -> Promise<Result<ExpectedAnswer, StoreError>> {
+        let (promise, resolver) = promise::new(Err(StoreError::Closed { path: self.path.clone() }));
+        let is_covered = {
+            let mut expected = lock(&self.shared.expected);
+            expected.answers += 1;
+            expected.answers <= expected.covered
+        };
+        let answer = ExpectedAnswer(Arc::clone(&self.shared));
+        if is_covered {
+            resolver.resolve(Ok(answer));
+        } else if let Some(sender) = &self.sender {
+            let _ = sender.send(Message::Reserve(answer, resolver));
+        }
+        promise
+    }
+
     /// What it has done.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
@@ -248,10 +293,12 @@ fn write(mut file: ResultFile, receiver: &mpsc::Receiver<Message>, shared: &Shar
     while let Ok(first) = receiver.recv() {
         let mut puts = Vec::new();
         let mut gets = Vec::new();
+        let mut asked = Vec::new();
         for message in std::iter::once(first).chain(receiver.try_iter()) {
             match message {
                 Message::Put(key, record, resolver) => puts.push((key, record, resolver)),
                 Message::Get(key, resolver) => gets.push((key, resolver)),
+                Message::Reserve(answer, resolver) => asked.push((answer, resolver)),
             }
         }
         if !puts.is_empty() {
@@ -266,8 +313,16 @@ fn write(mut file: ResultFile, receiver: &mpsc::Receiver<Message>, shared: &Shar
                 stats.written += puts.len() as u64;
                 stats.commits += 1;
             }
+            // What was reserved for these is used up: again before more are asked for in their place.
+            let _ = reserve(&mut file, shared);
             for (_, _, resolver) in puts {
                 resolver.resolve(written.clone());
+            }
+        }
+        if !asked.is_empty() {
+            let reserved = reserve(&mut file, shared);
+            for (answer, resolver) in asked {
+                resolver.resolve(reserved.clone().map(|()| answer));
             }
         }
         // After the writes that came before them.
@@ -275,4 +330,16 @@ fn write(mut file: ResultFile, receiver: &mpsc::Receiver<Message>, shared: &Shar
             resolver.resolve(file.read(&key));
         }
     }
+}
+
+/// Reserves space for all answers that are expected.
+fn reserve(file: &mut ResultFile, shared: &Shared) -> Result<(), StoreError> {
+    let answers = lock(&shared.expected).answers;
+    let reserved = match file.reserve(answers + EXPECTED_AHEAD) {
+        Ok(()) => Ok(answers + EXPECTED_AHEAD),
+        Err(_) => file.reserve(answers).map(|()| answers),
+    };
+    // Without space, each question is told so.
+    lock(&shared.expected).covered = *reserved.as_ref().unwrap_or(&0);
+    reserved.map(drop)
 }

@@ -2,6 +2,7 @@
 
 mod again;
 mod calls;
+mod full_disk;
 mod large;
 mod odd_input;
 mod outages;

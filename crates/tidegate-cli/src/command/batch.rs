@@ -269,23 +269,26 @@ fn conclude(
     took: Duration,
     signal: &StopSignal,
 ) -> anyhow::Result<Done> {
-    let Summary { answered, failed, cached, cached_failed, skipped, usage, ended_early, .. } = summary;
+    let Summary { answered, failed, cached, cached_failed, skipped, unkept, usage, ended_early, .. } = summary;
     let ended = ended_early.as_ref().map(|ended| match ended {
         EndedEarly::Stopped => "stopped".to_owned(),
         EndedEarly::Shut(reason) => reason.clone(),
         EndedEarly::BadLine(bad) => format!("{bad}; pass over such lines with --skip-bad-lines"),
+        EndedEarly::Full(full) => format!("{output} has no space for more answers: {full}"),
         other => format!("{other:?}"),
     });
     let said = if json {
         let summary = json!({
             "event": "summary", "answered": answered, "failed": failed, "cached": cached, "cached_failed": cached_failed,
-            "skipped": skipped, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+            "skipped": skipped, "unkept": unkept, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
             "ended_early": ended, "output": output.to_string(), "took_s": took.as_secs_f64(),
         });
         format!("{summary}\n")
     } else if !reporter.is_silent() {
         let mut said = format!("{answered} answered, {failed} failed");
-        for (count, what) in [(*cached, "had results already"), (*skipped, "lines passed over")] {
+        let paid_again = "answered but not saved: the next run pays for them again";
+        for (count, what) in [(*cached, "had results already"), (*skipped, "lines passed over"), (*unkept, paid_again)]
+        {
             if count > 0 {
                 said.push_str(&format!(", {count} {what}"));
             }
@@ -314,9 +317,13 @@ fn conclude(
         if *answered + *cached == 0 && !matches!(ended_early, Some(EndedEarly::Stopped)) {
             bail!("{reason}");
         }
-        terminal::say(format!(
-            "tidegate: ended early: {reason}\nwhat was answered is kept; run the same command again for the rest"
-        ));
+        let advice = match ended_early {
+            // Its reason says what to do first.
+            Some(EndedEarly::Full(_)) if *unkept > 0 => "the other answers are saved",
+            Some(EndedEarly::Full(_)) => "every answer that was paid for is saved",
+            _ => "what was answered is kept; run the same command again for the rest",
+        };
+        terminal::say(format!("tidegate: ended early: {reason}\n{advice}"));
     }
     let complete = ended.is_none() && *failed + *cached_failed + *skipped == 0;
     let ended = if complete { Done::All } else { Done::SomeFailed };

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -335,4 +335,72 @@ fn found_limits_are_kept() -> Result<(), String> {
     place.write("data/tidegate/found-limits.json", "{");
     assert!(!remembered(&run("fourth.jsonl", "m")), "an unreadable file is passed over");
     Ok(())
+}
+
+/// A disk of this size, taken away with the test. Only root can have one.
+struct SmallDisk(Place);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<SmallDisk> {
+        let place = Place::new("disk");
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tidegate-test", &place.path("")]);
+        let mounted = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        mounted.then(|| SmallDisk(place))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path("")).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_every_answer_that_was_paid_for_is_counted_once() {
+    let Some(disk) = SmallDisk::mount("2m") else {
+        eprintln!("no disk could be mounted: only root can try one that is full");
+        return;
+    };
+    let place = Place::new("full");
+    let requests = place.write("requests.jsonl", &questions(20_000));
+    let results = disk.0.path("results.jsonl");
+    let server = Server::builder().start_in_thread().unwrap();
+    let args = [&requests, "-o", &results, "--max-in-flight", "40", "--json"];
+    let summary = |done: &Output| serde_json::from_slice::<Value>(&done.stdout).unwrap();
+    let first = batch(&server, &args);
+    let said = text(&first.stderr);
+    let saved = succeeded(&disk.0.read("results.jsonl")).len() as u64;
+    assert_eq!(first.status.code(), Some(1), "{said}");
+    assert_eq!(server.stats().accepted, saved, "{said}");
+    assert_eq!((&summary(&first)["answered"], &summary(&first)["unkept"]), (&saved.into(), &0.into()));
+    let full = format!("{results} has no space for more answers: No space left on device (os error 28); free at least");
+    assert!(said.contains(&full) && said.ends_with("every answer that was paid for is saved\n"), "{said}");
+    let again = batch(&server, &args);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+    assert_eq!((&summary(&again)["answered"], &summary(&again)["cached"]), (&0.into(), &saved.into()));
+    assert_eq!(server.stats().accepted, saved, "nothing is sent on a disk that is full");
+}
+
+/// No space can be reserved against this bound, so answers are lost; but they are counted.
+#[test]
+fn answers_that_could_not_be_saved_are_counted() {
+    let place = Place::new("bound");
+    let requests = place.write("requests.jsonl", &questions(400));
+    let results = place.path("results.jsonl");
+    let server = Server::builder().start_in_thread().unwrap();
+    let script = "trap '' XFSZ; ulimit -f \"$0\"; exec \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", script, "48", env!("CARGO_BIN_EXE_tidegate"), "batch", &requests, "-o", &results])
+        .args(["--base-url", &format!("{}/v1", server.base_url()), "--max-in-flight", "20", "--json"])
+        .env("XDG_DATA_HOME", place.path("data"))
+        .output()
+        .unwrap();
+    let saved = succeeded(&place.read("results.jsonl")).len() as u64;
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["answered"], saved, "{summary}");
+    assert_eq!(summary["unkept"], server.stats().accepted - saved, "{summary}");
+    assert!(said.contains("File too large"), "{said}");
 }
