@@ -26,6 +26,13 @@ pub enum CallError {
         /// The answer's body.
         body: Bytes,
     },
+    /// The model takes no pictures, and this page was sent as one: send only text, or choose another model.
+    NoPictures {
+        /// The answer's status.
+        status: u16,
+        /// What the server said.
+        message: String,
+    },
     /// The model's name cannot be part of the request's address, so nothing was sent: choose another model.
     BadModel {
         /// What is wrong with the name.
@@ -117,6 +124,7 @@ impl CallError {
         match self {
             CallError::TooLarge { .. } => "too_large",
             CallError::Refused { .. } => "refused",
+            CallError::NoPictures { .. } => "no_pictures",
             CallError::BadModel { .. } => "bad_model",
             CallError::Declined { .. } => "declined",
             CallError::Shut { .. } => "shut",
@@ -158,6 +166,7 @@ impl fmt::Display for CallError {
             CallError::Refused { status, message, .. } => {
                 write!(f, "the server refused the request ({status}): {message}")
             }
+            CallError::NoPictures { status, message } => write!(f, "the model takes no pictures ({status}): {message}"),
             CallError::BadModel { reason }
             | CallError::Declined { reason }
             | CallError::Shut { reason }

@@ -30,6 +30,7 @@ use crate::estimate::tokens_of_text;
 use crate::key::ApiKey;
 use crate::large_answers;
 use crate::mended;
+use crate::no_pictures;
 use crate::on_the_wire::{OnTheWire, client, headers};
 use crate::parameter;
 use crate::presence::{Cause, Failed, Presence, Sent};
@@ -631,7 +632,9 @@ impl Inner {
         }
         let status = *status;
         self.count(|stats| stats.failed += 1);
-        if matches!(status, 408 | 409 | 425 | 500..=599) {
+        // A server may call it its own fault; it would fail the same way again.
+        let is_final = no_pictures::says_so(body);
+        if matches!(status, 408 | 409 | 425 | 500..=599) && !is_final {
             let reason = format!("the server failed ({status}): {}", self.message(body));
             return Ok(Judged::Again(Failure { reason, delay: None }));
         }

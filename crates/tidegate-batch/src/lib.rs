@@ -56,6 +56,7 @@ pub mod jsonl;
 mod key;
 mod large_answers;
 mod mended;
+mod no_pictures;
 mod on_the_wire;
 #[cfg(feature = "pdf")]
 mod output;

@@ -159,7 +159,9 @@ impl PageResult {
 impl Refusal {
     pub(crate) fn of(error: &CallError) -> Refusal {
         let (message, status) = match error {
-            CallError::Refused { status, message, .. } => (message.clone(), Some(*status)),
+            CallError::Refused { status, message, .. } | CallError::NoPictures { status, message } => {
+                (message.clone(), Some(*status))
+            }
             CallError::TooLarge { reason }
             | CallError::BadModel { reason }
             | CallError::Declined { reason }
@@ -181,6 +183,7 @@ impl Refusal {
             "refused" => {
                 CallError::Refused { status: status.unwrap_or(400), message: reason, body: bytes::Bytes::new() }
             }
+            "no_pictures" => CallError::NoPictures { status: status.unwrap_or(400), message: reason },
             "bad_model" => CallError::BadModel { reason },
             "declined" => CallError::Declined { reason },
             // Whose key it is matters where it is mended.

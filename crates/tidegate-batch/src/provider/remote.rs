@@ -4,8 +4,10 @@ use tidegate_limit::Cost;
 
 use super::{Asked, Asking, BadModel, Dialect, Parameters, Provider};
 use crate::call::{Call, CallerStats};
+use crate::call_error::CallError;
 use crate::caller::Caller;
 use crate::estimate::{ANSWER_TOKENS, Estimate, tokens_of_question};
+use crate::no_pictures;
 use crate::question::Question;
 use crate::run::ItemScope;
 
@@ -90,7 +92,15 @@ impl Provider for Remote {
         Box::pin(async move {
             let call = self.call(question)?;
             let dialect = self.caller.dialect();
-            let (reply, _) = self.caller.call_within(scope, &call, |body| dialect.answer(body), None).await?;
+            let asked = self.caller.call_within(scope, &call, |body| dialect.answer(body), None).await;
+            let (reply, _) = asked.map_err(|error| match error {
+                CallError::Refused { status, message, body }
+                    if question.picture.is_some() && no_pictures::says_so(&body) =>
+                {
+                    CallError::NoPictures { status, message }
+                }
+                error => error,
+            })?;
             Ok(Asked::new(reply.value, reply.attempts))
         })
     }

@@ -71,7 +71,7 @@ impl Policy {
         let unanswered = match error {
             CallError::Unavailable { .. } | CallError::Garbled { .. } => true,
             // The server answers; pages differ, so that others may succeed.
-            CallError::Refused { .. } | CallError::Declined { .. } if alike => {
+            CallError::Refused { .. } | CallError::NoPictures { .. } | CallError::Declined { .. } if alike => {
                 self.unanswered.set(0);
                 false
             }

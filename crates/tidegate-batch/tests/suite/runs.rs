@@ -171,6 +171,31 @@ fn one_bad_file_fails_alone_with_its_reason() {
     .unwrap();
 }
 
+/// llama.cpp says so with a 500, OpenRouter with a 404: neither is tried again, and neither stops the pages that have text.
+#[test]
+fn a_model_without_eyes_fails_pages_without_text_and_no_others() {
+    run(async {
+        for status in [400, 404, 500] {
+            let bench = Bench::new();
+            let server = Server::start(move |_, seen| match seen.body["messages"][0]["content"].is_array() {
+                true => error(status, "image input is not supported - hint: you may need to provide the mmproj", ""),
+                false => answer("read"),
+            })
+            .await;
+            let inputs = [sample("scan.pdf"), sample("tides.pdf")];
+            let report = bench.run(bench.options(&inputs), &server).await;
+            assert_eq!((report.totals.done, report.totals.failed, report.totals.requests), (4, 2, 6), "{report:?}");
+            let failure = &report.failures[0];
+            assert_eq!((failure.code.as_str(), failure.pages.len()), ("no_pictures", 2));
+            assert!(failure.reason.starts_with("the model takes no pictures"), "{failure:?}");
+            assert_eq!(report.stopped, None);
+            bench.run(bench.options(&inputs), &server).await;
+            assert_eq!(server.seen().len(), 8, "asked again by the next run: the server may have been given eyes");
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_page_without_text_goes_as_a_picture_or_is_marked() {
     run(async {

@@ -473,6 +473,11 @@ fn conclude(report: &Report, reporter: &Reporter, json: bool, signal: &StopSigna
     if let Some(line) = bound::hint(waits, report.seconds, caps) {
         reporter.hint(&line);
     }
+    if report.failures.iter().any(|group| group.code == "no_pictures") {
+        reporter.hint(
+            "the model takes no pictures of pages: choose one that does, or give --text-only to skip pages without readable text",
+        );
+    }
     if let Some(line) = what_to_open(report).filter(|_| !json) {
         reporter.hint(&line);
     }
