@@ -235,7 +235,7 @@ fn refused(path: &Path, refusal: Refusal) -> OpenError {
             OpenError::Unreadable { path, source }
         }
         Refusal::NotPdf => OpenError::NotPdf { path },
-        Refusal::Empty => OpenError::Empty { path },
+        Refusal::Empty => OpenError::Empty { bytes: path.metadata().map_or(1, |about| about.len()), path },
         Refusal::Encrypted { wrong } => OpenError::Encrypted { path, wrong },
         Refusal::Broken { why } => OpenError::Broken { path, why },
     }

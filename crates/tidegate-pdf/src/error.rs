@@ -27,11 +27,13 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// There is not a page in it: leave it away.
+    /// It has no pages: leave it out.
     #[non_exhaustive]
     Empty {
         /// The file.
         path: PathBuf,
+        /// Its length; 0 often means that a download failed.
+        bytes: u64,
     },
     /// It can be read with a password only, see [`Reader::password`](crate::Reader::password).
     #[non_exhaustive]
@@ -74,7 +76,7 @@ impl OpenError {
         match self {
             OpenError::Unreadable { path, .. }
             | OpenError::NotPdf { path }
-            | OpenError::Empty { path }
+            | OpenError::Empty { path, .. }
             | OpenError::Encrypted { path, .. }
             | OpenError::Broken { path, .. }
             | OpenError::Failed { path, .. }
@@ -89,6 +91,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Unreadable { source, .. } => write!(f, "{path} cannot be read: {source}"),
             OpenError::NotPdf { .. } => write!(f, "{path} is not a PDF: it does not begin with %PDF-"),
+            OpenError::Empty { bytes: 0, .. } => write!(f, "{path} is empty (0 bytes)"),
             OpenError::Empty { .. } => write!(f, "{path} has no pages"),
             OpenError::Encrypted { wrong: false, .. } => write!(f, "{path} is encrypted: give its password"),
             OpenError::Encrypted { wrong: true, .. } => write!(f, "{path} is encrypted with another password"),

@@ -72,6 +72,9 @@ pub(super) fn path_below<'u>(base: &str, url: &'u str) -> &'u str {
 
 /// Whether a successful answer is one to its question; why not otherwise.
 pub(super) fn check(dialect: Dialect, path: &str, body: &[u8]) -> Result<(), String> {
+    if body.is_empty() {
+        return Err("it is empty (0 bytes)".to_owned());
+    }
     let value: Value = serde_json::from_slice(body).map_err(|error| format!("it is not JSON ({error})"))?;
     let wanted: &[&str] = match dialect {
         Dialect::Gemini => &["candidates", "promptFeedback", "embedding", "embeddings", "totalTokens"],

@@ -266,6 +266,11 @@ pub enum BatchError {
         /// How many more there are.
         more: u64,
     },
+    /// There is not one request in the input.
+    NoRequests {
+        /// Which.
+        input: Input,
+    },
     /// The output cannot be used, or written any further.
     Output {
         /// Which.
@@ -291,6 +296,12 @@ impl fmt::Display for BatchError {
                 }
                 write!(f, "\ncorrect them, or pass over them with --skip-bad-lines")
             }
+            BatchError::NoRequests { input } => match input {
+                Input::File(path) if path.metadata().is_ok_and(|about| about.is_file() && about.len() == 0) => {
+                    write!(f, "{input} is empty (0 bytes)")
+                }
+                _ => write!(f, "{input} has no requests"),
+            },
             BatchError::Output { output, error: ResultsError::Io(error) } => {
                 write!(
                     f,

@@ -184,6 +184,7 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     };
     let total = match total {
         Some(Checked::Bad { faults, more }) => return Err(BatchError::BadLines { input, faults, more }),
+        Some(Checked::Good { requests: 0 }) => return Err(BatchError::NoRequests { input }),
         Some(Checked::Good { requests }) => Some(requests),
         None => None,
     };
@@ -297,6 +298,9 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         (None, None) if control.has_given_up() => control.reason().map(EndedEarly::Shut),
         (None, None) => control.is_stopping().then_some(EndedEarly::Stopped),
     };
+    if ended_early.is_none() && answered + failed + cached + skipped == 0 {
+        return Err(BatchError::NoRequests { input: run.input.clone() });
+    }
     Ok(Summary { answered, failed, cached, cached_failed, skipped, unkept, usage, ended_early })
 }
 

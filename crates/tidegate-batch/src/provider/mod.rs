@@ -274,6 +274,9 @@ pub enum Unreadable {
 /// # Errors
 /// [`Unreadable`]. An event stream is not asked for again: the server would stream again.
 pub(crate) fn json(body: &[u8]) -> Result<Value, Unreadable> {
+    if body.is_empty() {
+        return Err(Unreadable::Garbled("it is empty (0 bytes)".into()));
+    }
     serde_json::from_slice(body).map_err(|error| match event_stream::is_event_stream(body) {
         true => Unreadable::Declined(format!(
             "the server sent an event stream where one JSON object was asked for; switch streaming off: {}",

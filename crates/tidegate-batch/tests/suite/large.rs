@@ -182,7 +182,7 @@ fn a_run_has_a_page_that_links_its_documents() {
             html.contains("href=\"b%20%26%20c.html\" dir=\"auto\">b &amp; c.pdf</a>\n<p>3 of 3 pages explained"),
             "{html}"
         );
-        assert!(html.contains(">empty.pdf</span>") && html.contains("has no pages"), "{html}");
+        assert!(html.contains(">empty.pdf</span>") && html.contains("is empty (0 bytes)"), "{html}");
         assert!(html.contains("href=\"index-pdf.html\"") && html.contains("href=\"report.json\""), "{html}");
         for link in values(&html, "href") {
             let path = bench.out().join(link.replace("%20", " ").replace("%26", "&"));

@@ -173,6 +173,21 @@ fn what_cannot_run_says_why_and_what_to_do() {
 }
 
 #[test]
+fn an_input_without_requests_is_an_error_that_says_so() {
+    let place = Place::new("nothing");
+    let server = Server::builder().start_in_thread().unwrap();
+    let (empty, blank) = (place.write("empty.jsonl", ""), place.write("blank.jsonl", "\n\n"));
+    let cases =
+        [(&*empty, "empty.jsonl is empty (0 bytes)"), (&*blank, "has no requests"), ("-", "input has no requests")];
+    for (input, expected) in cases {
+        // Its standard input is empty.
+        let done = batch(&server, &[input, "-o", &place.path("out.jsonl")]);
+        assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+        assert!(text(&done.stderr).trim_end().ends_with(expected), "{}", text(&done.stderr));
+    }
+}
+
+#[test]
 fn failures_end_with_1_and_are_asked_again_when_told_to() {
     let place = Place::new("failures");
     let (all, results) = (questions(10), place.path("out.jsonl"));

@@ -31,7 +31,11 @@ fn what_is_no_file_is_unreadable() {
 fn what_is_no_pdf_is_told_so() {
     run(async move {
         let (_directory, path) = file(b"");
-        assert!(matches!(refusal(&path).await, OpenError::Empty { .. }));
+        let error = refusal(&path).await;
+        assert!(
+            matches!(error, OpenError::Empty { .. }) && error.to_string().ends_with("is empty (0 bytes)"),
+            "{error}"
+        );
         let (_directory, path) = file(b"PK\x03\x04 this is something else");
         assert!(matches!(refusal(&path).await, OpenError::NotPdf { .. }));
         let (_directory, path) = file(b"%PDF-1.7\nand that is all");
