@@ -27,6 +27,7 @@ UNKNOWN = [
     ("600 per minute", lambda: Sliding(600, 60.0), 3000, 0.05),
     ("60 per calendar minute", lambda: Calendar(60, 60.0), 300, 0.05),
     ("20 at once", lambda: AtOnce(20), 2000, 0.2),
+    ("20 at once, says so", lambda: AtOnce(20, says=True), 2000, 0.2),
 ]
 
 

@@ -62,10 +62,13 @@ class Calendar:
 
 
 class AtOnce:
-    """At most `amount` requests in flight."""
+    """At most `amount` requests in flight. It may say so in its refusals."""
 
-    def __init__(self, amount):
+    def __init__(self, amount, says=False):
         self.amount = amount
+        if says:
+            message = f"too many concurrent requests: at most {amount} at once"
+            self.refusal = json.dumps({"error": {"message": message, "code": "concurrency_limit_exceeded"}}).encode()
 
     def admit(self, _now, in_flight):
         return in_flight < self.amount
@@ -115,7 +118,7 @@ class Server:
             self.first, self.first_wall = now, time.time()
         if not self.limit.admit(now, self.in_flight):
             self.refused += 1
-            return b"429 Too Many Requests", REFUSAL
+            return b"429 Too Many Requests", getattr(self.limit, "refusal", REFUSAL)
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         try:
