@@ -302,6 +302,11 @@ impl fmt::Display for BatchError {
                 }
                 _ => write!(f, "{input} has no requests"),
             },
+            BatchError::Output { output: Output::Stdout, error: ResultsError::Io(error) } => {
+                let lost =
+                    "what was written stays, the answers in flight are lost, and the next run asks for everything";
+                write!(f, "cannot write standard output: {error}; {lost}")
+            }
             BatchError::Output { output, error: ResultsError::Io(error) } => {
                 write!(
                     f,

@@ -104,6 +104,25 @@ fn while_the_disk_is_slow_no_more_is_sent_than_may_be_in_flight() {
     .unwrap();
 }
 
+/// Nothing can be read back from a pipe, so a run that writes to one cannot be resumed.
+#[test]
+fn a_reader_that_leaves_ends_the_run_and_is_not_told_that_it_could_go_on() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let requests = folder.path().join("requests.jsonl");
+        let line = r#"{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"m"}}"#;
+        std::fs::write(&requests, line).unwrap();
+        let server = Server::start(|_, _| answer("yes")).await;
+        let gate = Gate::builder().limit(Limit::concurrency("global", 10)).build().unwrap();
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap();
+        let batch = Batch::new(Input::File(requests), Output::Stdout).stdout(|_| Err(io::ErrorKind::BrokenPipe.into()));
+        let said = batch.run(&caller).await.unwrap_err().to_string();
+        assert!(said.contains("broken pipe") && said.contains("asks for everything"), "{said}");
+        assert!(!said.contains("goes on"), "{said}");
+    })
+    .unwrap();
+}
+
 /// A store that takes three results and no more, as on a disk with room for three.
 fn make_small(path: &std::path::Path) {
     drop(Store::open(path).unwrap());
