@@ -24,7 +24,7 @@ const MINUTE_BATCHES: u64 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WindowKind {
-    /// At most so many in any minute: right for every server, if a little slower with some.
+    /// At most this many in any minute. It may send all of them at once, which a server may refuse that counts in shorter windows.
     #[default]
     Strict,
     /// A bucket that is refilled evenly; it starts empty here, so that the first minute is not exceeded either.
