@@ -2,24 +2,41 @@
 //! caught, context that is inherited, exact timers, traces, virtual time, and runs that can be replayed from a seed.
 //!
 //! ```
-//! use tidegate_loop::{run, sleep, spawn, wait, Duration, When};
+//! use tidegate_loop::{Duration, gather, run, sleep, spawn};
 //!
 //! async fn func(n: u64) -> u64 {
 //!     sleep(Duration::from_millis(n)).await;
 //!     n
 //! }
 //!
-//! let results = run(async {
-//!     let tasks = [spawn(func(1)), spawn(func(2))];
-//!     wait(&tasks, When::All, None).await.unwrap();
-//!     tasks.map(|mut task| task.try_result().unwrap().unwrap())
-//! });
-//! assert_eq!(results.unwrap(), [1, 2]);
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let results = run(async { gather([spawn(func(1)), spawn(func(2))]).await })??;
+//!     assert_eq!(results, [1, 2]);
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Called by the layers above (pool, gate, worker, batch) and by programs that want a loop they can see into. It leaves
-//! out work on several threads at once: one loop, one thread, no atomics between tasks; other threads reach it through
-//! a [`RemoteHandle`] or by waking a task.
+//! One loop runs on one thread, so tasks need not be `Send`, and no atomics stand between them. Other threads reach a loop
+//! through a [`RemoteHandle`], or by waking a task; [`to_thread`] runs what blocks; [`run_loops`] runs several loops.
+//!
+//! # Coming from tokio or asyncio
+//! | tokio | asyncio | here |
+//! |---|---|---|
+//! | `block_on`, `#[main]` | `asyncio.run`, `Runner` | [`run`], [`run_fallible`], [`Runner`] |
+//! | `spawn`, `JoinHandle::abort` | `create_task`, `Task.cancel` | [`spawn`], [`Task::cancel`]; a cancellation can be caught: [`catch_cancel`] |
+//! | `JoinSet` | – | [`JoinSet`] |
+//! | – | `TaskGroup` | [`TaskGroup`] |
+//! | `select!`, `join!` | `wait`, `gather` | [`select!`], [`join!`], [`race`], [`zip`] inside a task; [`wait()`], [`gather`], [`as_completed`] over tasks |
+//! | `time::sleep`, `timeout`, `interval` | `sleep`, `timeout` | [`sleep()`], [`timeout`], [`interval`] |
+//! | `Instant::now` | `loop.time` | [`now`]: `std`'s `Instant::now` does not know virtual time |
+//! | `spawn_blocking` | `to_thread` | [`to_thread`] |
+//! | `Handle::spawn` | `run_coroutine_threadsafe` | [`RemoteHandle::spawn`] |
+//! | `sync::oneshot` | `Future` | [`Deferred`], [`LoopHandle::create_future`] |
+//! | `task_local!` | `ContextVar` | [`ContextVar`] |
+//! | `time::pause` | – | [`EventLoop::simulated`], [`Builder::virtual_time`] |
+//!
+//! Semaphores, events, queues and mutexes are in `tidegate-sync`. Crates that need tokio's own reactor run under
+//! `Runtime::enter`.
 //!
 //! # The tick
 //! As in asyncio: drop cancelled timers, work out the time-out, ask the selector, move due timers to the ready queue, run
