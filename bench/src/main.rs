@@ -23,6 +23,7 @@ mod report;
 mod shared;
 mod sync;
 mod wakeful;
+mod web;
 mod worker;
 
 use std::io::Write;
@@ -79,6 +80,8 @@ enum Group {
     Batch,
     /// The queue in a file: through it, in front of a million, between processes.
     Worker,
+    /// The web page: files, pages, a grid in Chromium, a thousand browsers, idleness.
+    Web,
 }
 
 impl Group {
@@ -93,6 +96,7 @@ impl Group {
             Group::Rabbit => "rabbit",
             Group::Batch => "batch",
             Group::Worker => "worker",
+            Group::Web => "web",
         }
     }
 
@@ -107,6 +111,7 @@ impl Group {
             Group::Rabbit => rabbit::lines(),
             Group::Batch => batch::lines(),
             Group::Worker => worker::lines(),
+            Group::Web => web::lines(),
         }
     }
 

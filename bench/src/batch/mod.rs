@@ -19,6 +19,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 pub(crate) use client::run_if_asked;
+pub(crate) use start::{book, tidegate};
 
 use crate::harness::Line;
 

@@ -60,7 +60,7 @@ fn explain(file: &Path, base: &str) -> Result<Command, String> {
 }
 
 /// The command, which is built beside this program.
-fn tidegate() -> Result<PathBuf, String> {
+pub(crate) fn tidegate() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let command = own.with_file_name("tidegate");
     match command.exists() {
@@ -70,7 +70,7 @@ fn tidegate() -> Result<PathBuf, String> {
 }
 
 /// A PDF as plain as they come: text in one of the fonts that every reader has.
-fn book() -> Vec<u8> {
+pub(crate) fn book() -> Vec<u8> {
     let mut objects = vec![
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
         String::new(),

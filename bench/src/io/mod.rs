@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use crate::harness::{BASELINE, Goal, Line, Measured, Stats};
 use crate::python::Python;
 use echo::Cell;
+pub(crate) use process::cpu_of;
 use servers::{ASYNCIO, Served, TIDEGATE_URING, TOKIO, TOKIO_LOCAL, UVLOOP};
 
 /// Goals speak of tokio as the better of its two runtimes.

@@ -52,16 +52,7 @@ impl Server {
     /// Waits until it sleeps: the time of a thread that runs is only brought up to date now and then.
     pub(super) fn cpu(&self) -> Result<Duration, String> {
         thread::sleep(Duration::from_millis(2));
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let entries = fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
-        let mut nanos = 0;
-        for entry in entries.flatten() {
-            // A thread that has ended meanwhile is not missed: the servers have one thread that works.
-            let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
-            let first = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
-            nanos += first.ok_or_else(|| format!("{tasks}: the kernel keeps no CPU time there"))?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        cpu_of(self.child.id())
     }
 
     /// Asks it to end and returns what it wrote to its standard error.
@@ -73,6 +64,20 @@ impl Server {
         stderr.read_to_string(&mut text).map_err(|error| error.to_string())?;
         Ok(text)
     }
+}
+
+/// CPU time of all threads that a process has now, in user space and in the kernel.
+pub(crate) fn cpu_of(pid: u32) -> Result<Duration, String> {
+    let tasks = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
+    let mut nanos = 0;
+    for entry in entries.flatten() {
+        // A thread that has ended meanwhile is not missed: the servers have one thread that works.
+        let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
+        let first = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+        nanos += first.ok_or_else(|| format!("{tasks}: the kernel keeps no CPU time there"))?;
+    }
+    Ok(Duration::from_nanos(nanos))
 }
 
 impl Drop for Server {
