@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limit::{Admission, Cost, Dimension, Limit, Snapshot, Window};
-use tidegate_loop::{JoinHandle, LoopHandle, sleep, spawn};
+use tidegate_loop::{LoopHandle, sleep};
 
 use crate::quotas::GLOBAL_CONCURRENCY;
 
@@ -180,27 +180,6 @@ pub(crate) async fn follow_slots(gate: Admission, apply: impl Fn(u64)) {
     }
 }
 
-/// A task that attends to a gate until this is dropped.
-pub(crate) struct Attending(JoinHandle<()>);
-
-impl Attending {
-    pub(crate) fn start(attending: impl Future<Output = ()> + 'static) -> Attending {
-        Attending(spawn(attending))
-    }
-
-    /// Ends it, and returns when nothing of it is left.
-    pub(crate) async fn end(mut self) {
-        self.0.cancel();
-        let _ = (&mut self.0).await;
-    }
-}
-
-impl Drop for Attending {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 /// What a run should have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -344,7 +323,7 @@ mod tests {
     use super::*;
     use crate::Quotas;
     use tidegate_limit::{Gate, LoopTimer};
-    use tidegate_loop::EventLoop;
+    use tidegate_loop::{EventLoop, spawn};
     use tidegate_sync::Semaphore;
 
     fn secs(seconds: u64) -> Duration {

@@ -62,6 +62,7 @@ mod on_the_wire;
 mod output;
 #[cfg(feature = "pdf")]
 mod outputs;
+mod owned;
 mod pace;
 mod parameter;
 pub mod plan;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use tidegate_files::Draft;
-use tidegate_loop::{JoinHandle, spawn, to_thread};
+use tidegate_loop::to_thread;
 use tidegate_pdf::{Document, Want};
 
 use crate::output::atomic::{self, Pending};
@@ -17,6 +17,7 @@ use crate::output::overview::{self, INDEX, Overview};
 use crate::output::page_set::{self, Files, PageSet};
 use crate::output::split::{self, Split};
 use crate::output::{Entry, Explanations, mark, to_markdown};
+use crate::owned::OwnedTask;
 
 /// An output that could not be written.
 #[derive(Debug)]
@@ -219,7 +220,7 @@ async fn write_split(explanations: &Explanations, path: &Path, target: &Target<'
 /// Files on their way to the disk while the next page is drawn.
 struct Writes {
     files: Files,
-    running: VecDeque<JoinHandle<io::Result<()>>>,
+    running: VecDeque<OwnedTask<io::Result<()>>>,
 }
 
 impl Writes {
@@ -235,7 +236,7 @@ impl Writes {
             self.next().await?;
         }
         let files = self.files.clone();
-        self.running.push_back(spawn(in_thread(move || files.write(&name, &bytes))));
+        self.running.push_back(OwnedTask::spawn(in_thread(move || files.write(&name, &bytes))));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tidegate_limit::Scope;
-use tidegate_loop::{Either, race, spawn};
+use tidegate_loop::{Either, race};
 use tidegate_pdf::Document;
 use tidegate_sync::{Permit, Queue, Semaphore};
 
@@ -16,6 +16,7 @@ use super::page::{PageContext, Prepared, Ready, Texts};
 use super::pictures::{Order, Pictures, Slots};
 use super::record::{About, Outcome, What};
 use crate::output::{Entry, SeenAs};
+use crate::owned::OwnedTask;
 use crate::provider::Asked;
 use crate::run::policy::Verdict;
 use crate::run::{Again, ItemHandle, ItemId, ItemScope, Wish};
@@ -93,7 +94,7 @@ impl FileRun {
     /// unless the run is stopped.
     pub(super) async fn ask_all(self: &Rc<Self>, document: &Document, pages: &[u32], mut wishes: BTreeMap<u32, Retry>) {
         let results = Rc::new(Queue::unbounded());
-        let recorder = spawn({
+        let recorder = OwnedTask::spawn({
             let (run, results) = (Rc::clone(self), Rc::clone(&results));
             async move {
                 while let Ok(result) = results.recv().await {

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tidegate_limit::Admission;
-use tidegate_loop::{spawn, to_thread};
+use tidegate_loop::to_thread;
 use tidegate_pdf::{Confinement, Reader};
 use tidegate_sync::{Event as Signal, Semaphore};
 
@@ -18,11 +18,12 @@ use super::lanes::Lanes;
 use super::options::{Options, Outputs};
 use super::pictures::PictureLimit;
 use super::sizes::{SHARES, Size};
-use crate::concurrency::{Attending, AutoConcurrency, Wanted};
+use crate::concurrency::{AutoConcurrency, Wanted};
 use crate::output::overview::{INDEX, Linked, Overview};
 use crate::output::report::{FailureGroup, FileReport, REPORT_SCHEMA, Report, WarningGroup, grouped};
 use crate::output::{Entry, atomic, explained_by, mark};
 use crate::outputs;
+use crate::owned::OwnedTask;
 use crate::provider::Provider;
 use crate::run::policy::Policy;
 use crate::run::{Change, Control, Event, FileState, ItemId, Unit};
@@ -217,14 +218,12 @@ impl Explain {
     /// [`ExplainError`].
     ///
     /// # Cancel safety
-    /// Dropped, calls in flight are lost and outputs are not written; what was kept is kept. Use [`control`](Self::control).
+    /// Dropped, calls in flight are lost and outputs are not written; what was kept is kept, and nothing of the run goes on. To end
+    /// it in order, use [`control`](Self::control).
     pub async fn run(self) -> Result<Report, ExplainError> {
         let job = self.job;
-        let outcome = job.run().await;
-        job.control.end();
-        // Files refer to the run and it to them; without this the store would stay open.
-        job.files.borrow_mut().clear();
-        outcome
+        let _end = job.control.end_when_dropped();
+        job.run().await
     }
 }
 
@@ -249,7 +248,8 @@ impl fmt::Debug for Results {
     }
 }
 
-/// Lets go of the files at the end of a run, however it ends: each of them has its job.
+/// Lets go of the files at the end of a run, however it ends: they refer to the run and it to them, so that its store would stay
+/// open.
 struct Files<'a>(&'a Job);
 
 impl Drop for Files<'_> {
@@ -343,16 +343,16 @@ impl Job {
             let (job, shares) = (Rc::clone(self), Arc::clone(&shares));
             let (provider, bounds) = (Rc::clone(&self.provider), auto.clone());
             let apply = move |wanted: Wanted| job.widen(&bounds, wanted, &shares);
-            Attending::start(auto.attend(self.gate.clone(), move || provider.typical_cost(), apply))
+            OwnedTask::spawn(auto.attend(self.gate.clone(), move || provider.typical_cost(), apply))
         });
-        let counting = Attending::start(Rc::clone(self).count_pages());
+        let counting = OwnedTask::spawn(Rc::clone(self).count_pages());
         let weak = Rc::downgrade(self);
         self.control.set_retryable(move |item| {
             let (job, ItemId::Page { file, .. }) = (weak.upgrade()?, item) else { return None };
             let run = job.files.borrow().get(file as usize)?.clone()?;
             Some(Rc::clone(&run.name))
         });
-        let again = Attending::start(Rc::clone(self).serve_again());
+        let again = OwnedTask::spawn(Rc::clone(self).serve_again());
         let mut running = Vec::new();
         for (index, input) in options.inputs.iter().enumerate() {
             if self.control.is_stopping() {
@@ -394,7 +394,7 @@ impl Job {
                 pages: count,
                 page_concurrency: cap,
             });
-            running.push((index, spawn(run.explain(document, pages, share))));
+            running.push((index, OwnedTask::spawn(run.explain(document, pages, share))));
         }
         for (index, task) in running {
             if let Err(error) = task.await {

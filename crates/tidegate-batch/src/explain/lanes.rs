@@ -8,6 +8,7 @@ use tidegate_pool::Pool;
 
 use super::pictures::{PictureLimit, Pictures};
 use crate::concurrency::AutoConcurrency;
+use crate::owned::OwnedPool;
 
 /// Pages in memory beyond those in flight, at most: the next wait at the gate, and the last for the disk.
 const AHEAD_MAX: u32 = 64;
@@ -23,7 +24,7 @@ pub(super) struct Lanes {
 /// One open file.
 pub(super) struct Lane {
     scope: Scope,
-    pool: Pool,
+    pool: OwnedPool,
     /// The pages that are sent as pictures, if they have a limit of their own.
     pictures: Option<Pictures>,
     /// Pages in flight by the file's size, or as stated.
@@ -38,11 +39,12 @@ impl Lanes {
         Lanes { pictures, open: RefCell::default(), cap_max: Cell::default() }
     }
 
-    /// Opens the lane of a file with `pages` pages, of which `own` are in flight at first. It is closed when it is dropped.
+    /// Opens the lane of a file with `pages` pages, of which `own` are in flight at first. Dropped, it is closed and its pages are
+    /// given up.
     pub(super) fn open(&self, scope: &Scope, own: u32, pages: usize) -> Rc<Lane> {
         let lane = Rc::new(Lane {
             scope: scope.clone(),
-            pool: Pool::new(held(own)),
+            pool: OwnedPool(Pool::new(held(own))),
             pictures: self.pictures.open(),
             own,
             cap: Cell::new(own),
@@ -83,7 +85,7 @@ impl Lanes {
 
 impl Lane {
     pub(super) fn pool(&self) -> &Pool {
-        &self.pool
+        &self.pool.0
     }
 
     /// Returns the pages that are sent as pictures, if they have a limit of their own.
@@ -92,7 +94,7 @@ impl Lane {
     }
 
     fn running(&self) -> u64 {
-        self.pool.stats().running as u64 + self.pictures.as_ref().map_or(0, Pictures::running)
+        self.pool.0.stats().running as u64 + self.pictures.as_ref().map_or(0, Pictures::running)
     }
 
     /// One more page has been read.
@@ -103,7 +105,7 @@ impl Lane {
     fn resize(&self, cap: u32) {
         if self.cap.replace(cap) != cap {
             self.scope.resize(cap.into());
-            self.pool.resize(held(cap));
+            self.pool.0.resize(held(cap));
         }
     }
 }

@@ -13,6 +13,7 @@ use tidegate_pool::Pool;
 use tidegate_sync::{Permit, Semaphore};
 
 use crate::output::report::LimitReport;
+use crate::owned::OwnedPool;
 use crate::run::ItemHandle;
 
 /// The limit's name, in the report and for pages that it blocks.
@@ -46,7 +47,7 @@ impl PictureLimit {
         let most = self.most? as usize;
         let in_flight = Arc::new(Semaphore::new(most));
         // As many again are ready when one is answered.
-        Some(Pictures { pool: Pool::new(most * 2), in_flight, limit: Rc::clone(self) })
+        Some(Pictures { pool: OwnedPool(Pool::new(most * 2)), in_flight, limit: Rc::clone(self) })
     }
 
     /// Returns how far it held the run back: the time during which pictures waited for it, and nothing at the gate for another
@@ -100,7 +101,7 @@ impl Drop for Waiting {
 
 /// The pictures of one file.
 pub(super) struct Pictures {
-    pool: Pool,
+    pool: OwnedPool,
     in_flight: Arc<Semaphore>,
     limit: Rc<PictureLimit>,
 }
@@ -114,7 +115,7 @@ pub(super) struct Slots {
 
 impl Pictures {
     pub(super) fn pool(&self) -> &Pool {
-        &self.pool
+        &self.pool.0
     }
 
     pub(super) fn slots(&self) -> Slots {
@@ -122,12 +123,12 @@ impl Pictures {
     }
 
     pub(super) fn running(&self) -> u64 {
-        self.pool.stats().running as u64
+        self.pool.0.stats().running as u64
     }
 
     /// Returns `true` if one more can be prepared without waiting.
     pub(super) fn has_room(&self) -> bool {
-        self.pool.stats().running < self.pool.cap()
+        self.pool.0.stats().running < self.pool.0.cap()
     }
 }
 

@@ -192,12 +192,11 @@ impl Batch {
     /// See [`BatchError`]. What was answered until then is in the output.
     ///
     /// # Cancel safety
-    /// Dropped, requests in flight are given up; what was written stays, and the same call goes on from there.
+    /// Dropped, requests in flight are given up and nothing of the run goes on; what was written stays, and the same call goes on
+    /// from there.
     pub async fn run(self, caller: &Caller) -> Result<Summary, BatchError> {
-        let control = self.control.clone();
-        let outcome = run::run(self, caller).await;
-        control.end();
-        outcome
+        let _end = self.control.end_when_dropped();
+        run::run(self, caller).await
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate_limit::Scope;
-use tidegate_loop::{JobError, ThreadPool, race, spawn, timeout, to_thread};
+use tidegate_loop::{JobError, ThreadPool, race, timeout, to_thread};
 use tidegate_pool::Pool;
 use tidegate_sync::{Event as Signal, Queue, Semaphore};
 
@@ -21,7 +21,8 @@ use super::results::{self, DiskFull, Known};
 use super::writing::{self, ToWrite};
 use super::{BadLine, BadLines, Batch, BatchError, EndedEarly, Input, Output, ResultsError, Summary};
 use crate::caller::Caller;
-use crate::concurrency::{Attending, follow_slots};
+use crate::concurrency::follow_slots;
+use crate::owned::{OwnedPool, OwnedTask};
 use crate::plan::Tokens;
 use crate::provider::Dialect;
 use crate::question::Usage;
@@ -223,7 +224,9 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         asks_again: Cell::new(false),
         repeated: RefCell::default(),
     });
-    let writer = spawn(writing::write(run.clone(), sink));
+    // Dropped in this order: requests are cancelled before what writes their results.
+    let writer = OwnedTask::spawn(writing::write(run.clone(), sink));
+    let _asking = OwnedPool(pool.clone());
     let resize_all = {
         let (run, pool) = (Rc::downgrade(&run), pool.clone());
         move |in_flight: u64| {
@@ -241,16 +244,16 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         Some(auto) => {
             let caller = caller.clone();
             let apply = move |wanted: crate::concurrency::Wanted| resize_all(wanted.in_flight);
-            Attending::start(auto.attend(gate, move || caller.typical_cost(), apply))
+            OwnedTask::spawn(auto.attend(gate, move || caller.typical_cost(), apply))
         }
-        None => Attending::start(follow_slots(gate, resize_all)),
+        None => OwnedTask::spawn(follow_slots(gate, resize_all)),
     };
     let weak = Rc::downgrade(&run);
     control.set_retryable(move |item| {
         let (run, ItemId::Request { line }) = (weak.upgrade()?, item) else { return None };
         run.failed.borrow().get(&line).cloned()
     });
-    let again = Attending::start(Rc::clone(&run).serve_again());
+    let again = OwnedTask::spawn(Rc::clone(&run).serve_again());
 
     let fed = feed(&run, &known, bad_lines, total.is_some()).await;
     run.all_read.set(true);

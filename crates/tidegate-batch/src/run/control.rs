@@ -310,8 +310,13 @@ impl Control {
         *self.inner.source.borrow_mut() = Some(Source { gate: gate.clone(), cost: Box::new(cost) });
     }
 
+    /// Says that the run has ended when what this returns is dropped, with the run's future.
+    pub(crate) fn end_when_dropped(&self) -> impl Drop + use<> {
+        End(self.clone())
+    }
+
     /// The run has ended.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         self.inner.paused.clear();
         self.inner.running.set();
         for (item, wish) in self.take_all_again() {
@@ -431,6 +436,15 @@ impl Control {
     pub(crate) fn skip_line(&self, line: u64, reason: String) {
         self.inner.board.borrow_mut().lines_skipped += 1;
         self.emit(Change::LineSkipped { line, reason });
+    }
+}
+
+/// Ends a run for its readers, also one whose future is dropped.
+struct End(Control);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod again;
 mod calls;
+mod dropped;
 mod full_disk;
 mod large;
 mod odd_input;
