@@ -18,7 +18,7 @@
 //! users: the token allows everything, and `read_only` refuses every change.
 //!
 //! # Reading order
-//! `site.rs` puts routes together and is the way of every request; `guard/` decides about its head, `request.rs` and
+//! `site.rs` puts routes together, `server.rs` is the way of every request; `guard/` decides about its head, `request.rs` and
 //! `answer.rs` are what handlers take and return, `page.rs` the shell around pages, `live/` what keeps them up to date,
 //! `api.rs` the OpenAPI document, `audit.rs` what was changed. `pages/` are the sections; a section is a function that adds
 //! its pages to a [`Site`]. `assets.rs` and `format.rs` are small tools.
@@ -39,6 +39,7 @@ pub mod live;
 mod page;
 mod pages;
 mod request;
+mod server;
 mod site;
 
 pub use answer::{Answer, Failure};
@@ -49,4 +50,5 @@ pub use page::{Page, Theme};
 pub use pages::event_loop::EventLoop;
 pub use pages::limits::{Limits, Steer, Upstream, Watch};
 pub use request::{FORM_BYTES_MAX, Form, Request, Upload};
-pub use site::{Audience, BindError, NavEntry, Options, Server, Site, Stopper, StripCell};
+pub use server::{Server, Stopper};
+pub use site::{Audience, BindError, NavEntry, Options, Site, StripCell};

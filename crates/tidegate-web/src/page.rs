@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::answer::Failure;
 use crate::assets;
-use crate::site::Shared;
+use crate::server::Shared;
 
 /// A page as a handler returns it: what stands in `<main>` below the system strip.
 #[derive(Debug)]
