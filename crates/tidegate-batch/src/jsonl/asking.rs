@@ -1,15 +1,18 @@
 //! One request of a run: asked, judged, and handed to the writer.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::Value;
-use tidegate_sync::Event as Signal;
+use tidegate_sync::{Event as Signal, Permit, Semaphore};
 
 use super::body::{check, estimate, path_below, with_model};
 use super::line::{Answered, Format, RequestLine, on_one_line, result_line};
 use super::run::Run;
 use super::writing::{Finished, ToWrite};
-use crate::call::Call;
+use crate::call::{Call, Reply};
+use crate::call_error::CallError;
+use crate::caller::Caller;
 use crate::provider::{BadModel, Unreadable};
 use crate::run::policy::Verdict;
 use crate::run::{ItemHandle, ItemId, ItemScope, ItemState, Settled, Wish};
@@ -19,26 +22,16 @@ impl Run {
         let RequestLine { format, id, url, body } = request;
         let id: Rc<str> = id.into();
         let retry = wish.map(|wish| Retry { run: self, line, wish: Some(wish) });
-        let dialect = self.caller.dialect();
         let item = ItemHandle { control: self.control.clone(), id: ItemId::Request { line }, name: Rc::clone(&id) };
         let scope = ItemScope::new(self.scope.clone(), item);
         // Held until the result is on the disk.
         let mut unsaved = None;
-        let outcome = match self.call_for(format, &url, body) {
+        let outcome = match call_for(&self.caller, self.model.as_deref(), format, &url, body) {
             Ok(call) => {
                 self.will_send();
-                let read = |body: &[u8]| match check(dialect, &call.path, body) {
-                    Ok(()) => Ok(on_one_line(body)),
-                    Err(reason) => Err(Unreadable::Garbled(reason)),
-                };
-                self.caller.call_within(&scope, &call, read, Some(&self.unsaved)).await.map(|(reply, permit)| {
+                send(&self.caller, &scope, &call, Some(&self.unsaved)).await.map(|(answered, permit)| {
                     unsaved = permit;
-                    Answered {
-                        status: reply.status,
-                        request_id: reply.request_id,
-                        body: reply.value,
-                        usage: reply.usage,
-                    }
+                    answered
                 })
             }
             Err(bad) => Err(bad.into()),
@@ -82,22 +75,46 @@ impl Run {
         self.stop_if_all_held();
         self.control.unless_stopping(self.policy.answered()).await.is_some()
     }
+}
 
-    fn call_for(&self, format: Format, url: &str, body: Vec<u8>) -> Result<Call, BadModel> {
-        let dialect = self.caller.dialect();
-        // It is an object: its line was read.
-        let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let path = match (format, &self.model) {
-            (Format::Gemini, Some(model)) => dialect.path(model)?,
-            _ => path_below(self.caller.base_url(), url).to_owned(),
-        };
-        let (estimate, admitted_tokens) = estimate(dialect, &path, &parsed);
-        let body = match (&self.model, format) {
-            (Some(model), Format::OpenAi) => with_model(parsed, model),
-            _ => body,
-        };
-        Ok(Call { admitted_tokens, ..Call::new(path, body.into(), estimate) })
-    }
+/// The call that a line is, to `model` if one is given.
+pub(super) fn call_for(
+    caller: &Caller,
+    model: Option<&str>,
+    format: Format,
+    url: &str,
+    body: Vec<u8>,
+) -> Result<Call, BadModel> {
+    let dialect = caller.dialect();
+    // It is an object: its line was read.
+    let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let path = match (format, model) {
+        (Format::Gemini, Some(model)) => dialect.path(model)?,
+        _ => path_below(caller.base_url(), url).to_owned(),
+    };
+    let (estimate, admitted_tokens) = estimate(dialect, &path, &parsed);
+    let body = match (model, format) {
+        (Some(model), Format::OpenAi) => with_model(parsed, model),
+        _ => body,
+    };
+    Ok(Call { admitted_tokens, ..Call::new(path, body.into(), estimate) })
+}
+
+/// Sends it. A permit of `unsaved` is held with the answer.
+pub(super) async fn send(
+    caller: &Caller,
+    scope: &ItemScope,
+    call: &Call,
+    unsaved: Option<&Arc<Semaphore>>,
+) -> Result<(Answered, Option<Permit<Arc<Semaphore>>>), CallError> {
+    let dialect = caller.dialect();
+    let read = |body: &[u8]| match check(dialect, &call.path, body) {
+        Ok(()) => Ok(on_one_line(body)),
+        Err(reason) => Err(Unreadable::Garbled(reason)),
+    };
+    let (reply, permit) = caller.call_within(scope, call, read, unsaved).await?;
+    let Reply { status, request_id, value, usage, .. } = reply;
+    Ok((Answered { status, request_id, body: value, usage }, permit))
 }
 
 /// A request that is asked again. Dropped before it has a result, it is as it was.

@@ -8,6 +8,7 @@ use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::line::{IdHash, RequestLine};
+use super::path::Paths;
 use crate::provider::Dialect;
 
 /// A line longer than this is a mistake: pictures of a page take a few megabytes.
@@ -118,6 +119,8 @@ pub(super) struct Lines {
     /// Whether the next line may be a long time coming, so that those that are here should not wait for it.
     is_stream: bool,
     number: u64,
+    /// A longer line is not kept.
+    len_max: usize,
 }
 
 /// A line that is not blank.
@@ -135,12 +138,28 @@ pub(super) struct Line {
 
 impl Lines {
     pub(super) fn new(reader: Box<dyn Read + Send>) -> Lines {
-        Lines { reader: BufReader::with_capacity(BUFFER, reader), is_stream: false, number: 0 }
+        Lines { reader: BufReader::with_capacity(BUFFER, reader), is_stream: false, number: 0, len_max: LINE_LEN_MAX }
     }
 
     fn streamed(mut self, is_stream: bool) -> Lines {
         self.is_stream = is_stream;
         self
+    }
+
+    /// The same, keeping no line that is longer than this.
+    pub(super) fn limited(mut self, len_max: usize) -> Lines {
+        self.len_max = len_max.min(LINE_LEN_MAX);
+        self
+    }
+
+    /// The line of that number, from 1, if there is one and it is not too long to keep.
+    pub(super) fn nth(&mut self, number: u64) -> io::Result<Option<Vec<u8>>> {
+        while let Some(line) = self.next_raw()? {
+            if line.number == number {
+                return Ok(line.bytes);
+            }
+        }
+        Ok(None)
     }
 
     /// The next line, blank ones included: whoever repairs a file counts its bytes.
@@ -159,7 +178,7 @@ impl Lines {
             let used = end.map_or(chunk.len(), |end| end + 1);
             if let Some(kept) = &mut bytes {
                 kept.extend_from_slice(&chunk[..end.unwrap_or(used)]);
-                if kept.len() > LINE_LEN_MAX {
+                if kept.len() > self.len_max {
                     bytes = None;
                 }
             }
@@ -189,7 +208,7 @@ impl Lines {
         let number = line.number;
         let read = match &line.bytes {
             Some(bytes) => RequestLine::read(bytes),
-            None => Err(format!("it is longer than {} MB", LINE_LEN_MAX >> 20)),
+            None => Err(format!("it is longer than {}", size(self.len_max))),
         };
         Ok(Some(read.map(|request| (number, request)).map_err(|reason| BadLine { line: number, reason })))
     }
@@ -210,36 +229,71 @@ impl Lines {
     }
 }
 
-/// What a check found: how many requests there are, or the first faults and how many more there are.
+fn size(bytes: usize) -> String {
+    if bytes >> 20 == 0 { format!("{bytes} bytes") } else { format!("{} MB", bytes >> 20) }
+}
+
+/// Lines of a file that make no sense: the first of them, and how many more there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    listed: Vec<BadLine>,
+    more: u64,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, fault: BadLine) {
+        if self.listed.len() < FAULTS_LISTED {
+            self.listed.push(fault);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// The first of them, in the order of their lines.
+    #[must_use]
+    pub fn listed(&self) -> &[BadLine] {
+        &self.listed
+    }
+
+    /// How many there are in all.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.listed.len() as u64 + self.more
+    }
+
+    /// Returns `true` if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+}
+
+/// What a check found: how many requests there are, or what is wrong.
 #[derive(Debug)]
 pub(super) enum Checked {
     Good { requests: u64 },
-    Bad { faults: Vec<BadLine>, more: u64 },
+    Bad(Faults),
 }
 
 /// Looks at every line of a file, at whether the provider understands it, and at whether an id occurs twice.
-pub(super) fn check(path: &Path, dialect: Dialect) -> io::Result<Checked> {
+pub(super) fn check(path: &Path, dialect: Dialect, paths: Paths) -> io::Result<Checked> {
     let mut lines = Input::File(path.to_owned()).open()?;
     let mut ids = IdSet::default();
-    let (mut faults, mut more) = (Vec::new(), 0);
+    let mut faults = Faults::default();
     while let Some(next) = lines.next_request()? {
         let fault = match next {
-            Ok((line, request)) => match (ids.insert(IdHash::of(&request.id)), request.fits(dialect)) {
+            Ok((line, request)) => match (ids.insert(IdHash::of(&request.id)), request.fits(dialect, paths)) {
                 (true, Ok(())) => continue,
                 (true, Err(reason)) => BadLine { line, reason },
                 (false, _) => duplicate(line, &request.id),
             },
             Err(fault) => fault,
         };
-        if faults.len() < FAULTS_LISTED {
-            faults.push(fault);
-        } else {
-            more += 1;
-        }
+        faults.add(fault);
     }
     Ok(match faults.is_empty() {
         true => Checked::Good { requests: ids.len() as u64 },
-        false => Checked::Bad { faults, more },
+        false => Checked::Bad(faults),
     })
 }
 
@@ -302,8 +356,9 @@ mod tests {
         let mut text = String::from("{\"key\":\"a\",\"request\":{}}\nnonsense\n{\"key\":\"a\",\"request\":{}}\n");
         text.push_str(&"{}\n".repeat(30));
         std::fs::write(&path, &text).unwrap();
-        let Checked::Bad { faults, more } = check(&path, Dialect::Gemini).unwrap() else { panic!("32 faults") };
-        assert_eq!((faults.len(), more), (FAULTS_LISTED, 12));
+        let Checked::Bad(found) = check(&path, Dialect::Gemini, Paths::Any).unwrap() else { panic!("32 faults") };
+        let faults = found.listed();
+        assert_eq!((faults.len(), found.count()), (FAULTS_LISTED, 32));
         assert!(faults[0].to_string().starts_with("line 2: it is not JSON"), "{}", faults[0]);
         assert_eq!(faults[1].to_string(), "line 3: the id \"a\" occurred before; ids must be unique in a file");
     }

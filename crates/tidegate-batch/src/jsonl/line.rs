@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::path;
+use super::path::{self, Paths};
 use crate::call_error::CallError;
 use crate::provider::Dialect;
 use crate::question::Usage;
@@ -69,7 +69,7 @@ impl RequestLine {
 impl RequestLine {
     /// Checks that the provider understands such a line; the reason if not. A request in another provider's form would be paid
     /// for, and its answer could not be read.
-    pub(super) fn fits(&self, dialect: Dialect) -> Result<(), String> {
+    pub(super) fn fits(&self, dialect: Dialect, paths: Paths) -> Result<(), String> {
         let url = self.url.split('?').next().unwrap_or_default().trim_end_matches('/');
         let is_openai =
             ["/completions", "/responses", "/embeddings", "/moderations"].iter().any(|end| url.ends_with(end));
@@ -82,9 +82,20 @@ impl RequestLine {
             (Format::OpenAi, Dialect::Gemini) if is_openai || url.ends_with("/messages") => {
                 format!("for {:?}, which is not a path of Gemini's", self.url)
             }
-            (Format::OpenAi, _) => return Ok(()),
+            (Format::OpenAi, _) => return self.has_known_path(dialect, paths),
         };
         Err(format!("it is {of}, and the provider is {}", dialect.name()))
+    }
+
+    fn has_known_path(&self, dialect: Dialect, paths: Paths) -> Result<(), String> {
+        let known = path::known(dialect);
+        if paths == Paths::Any || known.contains(&self.url.as_str()) {
+            return Ok(());
+        }
+        match known {
+            [] => Err(format!("requests to {} have a \"key\" and a \"request\", and name no path", dialect.name())),
+            known => Err(format!("its \"url\" is {:?}; requests may go to {} alone", self.url, known.join(", "))),
+        }
     }
 }
 
@@ -126,12 +137,12 @@ impl ResultLine {
 }
 
 /// Where the values of an object's fields stand in its text, so that what is not ours to change is not rewritten.
-struct Fields {
+pub(super) struct Fields {
     spans: Vec<(String, Range<usize>)>,
 }
 
 impl Fields {
-    fn scan(text: &[u8]) -> Result<Fields, String> {
+    pub(super) fn scan(text: &[u8]) -> Result<Fields, String> {
         // Once as a whole, so that what follows can only meet valid JSON.
         serde_json::from_slice::<IgnoredAny>(text).map_err(|error| format!("it is not JSON: {error}"))?;
         let skip = |mut at: usize| {
@@ -160,7 +171,7 @@ impl Fields {
     }
 
     /// The last of that name, as everybody reads it.
-    fn get(&self, name: &str) -> Option<Range<usize>> {
+    pub(super) fn get(&self, name: &str) -> Option<Range<usize>> {
         self.spans.iter().rev().find(|(known, _)| known == name).map(|(_, span)| span.clone())
     }
 }

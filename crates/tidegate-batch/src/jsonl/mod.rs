@@ -48,7 +48,8 @@
 //! # Reading order
 //! `line.rs` (a request, a result), `path.rs` (where a request may go) and `body.rs` (what a body costs) are plain values;
 //! `input.rs` and `results.rs` are the two files, `result_file.rs` the second while it is written; `run.rs` is the run,
-//! `writing.rs` its writer, `asking.rs` one request of it, `again.rs` requests that are asked again meanwhile.
+//! `writing.rs` its writer, `asking.rs` one request of it, `again.rs` requests that are asked again meanwhile. For readers that show
+//! them to people: `scan.rs` (a file before its run), `view.rs` (its requests and results), `single.rs` (one request asked by itself).
 
 mod again;
 mod asking;
@@ -62,21 +63,28 @@ mod path;
 mod result_file;
 mod results;
 mod run;
+mod scan;
+mod single;
+mod view;
 mod writing;
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-pub use input::{BadLine, Input};
+pub use input::{BadLine, Faults, Input};
+pub use path::Paths;
 pub use results::{DiskFull, Earlier, Output, ResultsError};
+pub use scan::{Scan, ScanLimits, Scanned};
+pub use single::{RequestAsk, RequestAskError, RequestResult};
+pub use view::{AnswerView, FailureView, RequestFile, RequestView, ResultFile, ResultView, Turn, Which};
 
 use crate::caller::Caller;
 use crate::concurrency::AutoConcurrency;
 use crate::plan::Tokens;
 use crate::provider::Dialect;
 use crate::question::Usage;
-use crate::run::{Control, Event, Unit};
+use crate::run::{Control, Event, ItemId, Unit};
 
 /// What to do with lines that make no sense.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,25 +97,32 @@ pub enum BadLines {
     Skip,
 }
 
+/// Takes the line of a result.
+type OnResult = Box<dyn Fn(ItemId, &[u8])>;
+
 /// A run: from where, to where, and how.
-#[derive(Debug)]
 #[must_use = "a batch does nothing until it is run"]
 pub struct Batch {
     input: Input,
     output: Output,
     earlier: Earlier,
     bad_lines: BadLines,
+    paths: Paths,
     model: Option<String>,
     waiting_max: usize,
     grace: Duration,
     control: Control,
     stdout: results::WriteStdout,
     auto: Option<AutoConcurrency>,
+    on_result: OnResult,
 }
 
 /// How many requests stand in the gate's line beside those under way, unless told otherwise: enough for it to choose from.
 /// Never more than may be under way.
 pub const WAITING_MAX: usize = 32;
+
+/// The code of a request that failed in an earlier run and was not asked again. Its result says why.
+pub const EARLIER_RUN: &str = "earlier_run";
 
 /// Told to stop, how long a run waits for the answers that are on their way, unless told otherwise.
 pub const GRACE: Duration = Duration::from_secs(30);
@@ -120,12 +135,14 @@ impl Batch {
             output,
             earlier: Earlier::default(),
             bad_lines: BadLines::default(),
+            paths: Paths::default(),
             model: None,
             waiting_max: WAITING_MAX,
             grace: GRACE,
             control: Control::new(Unit::Requests, std::iter::empty()),
             stdout: results::write_stdout,
             auto: None,
+            on_result: Box::new(|_, _| ()),
         }
     }
 
@@ -145,6 +162,18 @@ impl Batch {
     /// What to do with lines that make no sense.
     pub fn bad_lines(mut self, bad_lines: BadLines) -> Batch {
         self.bad_lines = bad_lines;
+        self
+    }
+
+    /// Which paths requests may go to; a line with another one makes no sense.
+    pub fn paths(mut self, paths: Paths) -> Batch {
+        self.paths = paths;
+        self
+    }
+
+    /// Calls `on_result` with each new result's line, on the loop's thread, when it is on the disk and before its event.
+    pub fn on_result(mut self, on_result: impl Fn(ItemId, &[u8]) + 'static) -> Batch {
+        self.on_result = Box::new(on_result);
         self
     }
 
@@ -197,6 +226,12 @@ impl Batch {
     pub async fn run(self, caller: &Caller) -> Result<Summary, BatchError> {
         let _end = self.control.end_when_dropped();
         run::run(self, caller).await
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("input", &self.input).field("output", &self.output).finish_non_exhaustive()
     }
 }
 

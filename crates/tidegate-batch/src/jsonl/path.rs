@@ -1,5 +1,29 @@
 //! What may be the path of a request. Pure.
 
+use crate::provider::Dialect;
+
+/// Which paths of the server requests may go to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Paths {
+    /// Those that their lines name, if they are plain and the provider understands such requests.
+    #[default]
+    Any,
+    /// Those alone that the provider's own batches take. For lines of people who may not choose where requests go.
+    Known,
+}
+
+/// The paths that a provider's own batches take. Gemini's lines name none.
+pub(super) fn known(dialect: Dialect) -> &'static [&'static str] {
+    match dialect {
+        Dialect::OpenAi => {
+            &["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/moderations"]
+        }
+        Dialect::Anthropic => &["/v1/messages"],
+        Dialect::Gemini => &[],
+    }
+}
+
 /// The longest path, in bytes. Providers' paths have some dozens.
 const LEN_MAX: usize = 2_048;
 

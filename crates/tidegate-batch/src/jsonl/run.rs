@@ -17,11 +17,15 @@ use tidegate_sync::{Event as Signal, Queue, Semaphore};
 use super::body::estimate;
 use super::input::{self, Checked, IdSet, Lines, duplicate};
 use super::line::{Format, IdHash, RequestLine};
+use super::path::Paths;
 use super::results::{self, DiskFull, Known};
 use super::writing::{self, ToWrite};
-use super::{BadLine, BadLines, Batch, BatchError, EndedEarly, Input, Output, ResultsError, Summary};
+use super::{
+    BadLine, BadLines, Batch, BatchError, EARLIER_RUN, EndedEarly, Input, OnResult, Output, ResultsError, Summary,
+};
 use crate::caller::Caller;
 use crate::concurrency::follow_slots;
+use crate::estimate::Estimate;
 use crate::owned::{OwnedPool, OwnedTask};
 use crate::plan::Tokens;
 use crate::provider::Dialect;
@@ -32,13 +36,13 @@ use crate::run::{Control, ItemId, ItemState, Settled, Unit, Wish};
 /// So much is read ahead.
 const READ_AHEAD: usize = 1 << 20;
 
-/// The code of a failure of an earlier run.
-const EARLIER: &str = "earlier_run";
 
 /// What everything in a run shares.
 pub(super) struct Run {
     pub(super) caller: Caller,
     pub(super) model: Option<String>,
+    paths: Paths,
+    on_result: OnResult,
     pub(super) input: Input,
     pub(super) output: Output,
     pub(super) results: Queue<ToWrite>,
@@ -121,12 +125,12 @@ impl Run {
 
     /// Takes note of a result that is on the disk.
     pub(super) fn record(&self, finished: writing::Finished) {
-        let writing::Finished { line, id, settled, before, written, .. } = finished;
+        let writing::Finished { line, id, settled, before, text, written } = finished;
         written.set();
         let answered = settled.state == ItemState::Done;
         self.count(|tally| {
             match before {
-                Some(ItemState::Failed { code, .. }) if code == EARLIER => {
+                Some(ItemState::Failed { code, .. }) if code == EARLIER_RUN => {
                     tally.cached -= 1;
                     tally.cached_failed -= 1;
                 }
@@ -143,6 +147,8 @@ impl Run {
         if !answered {
             self.note_failed(line, &id);
         }
+        // Before the event: its readers may need it.
+        (self.on_result)(ItemId::Request { line }, &text);
         self.control.settle(ItemId::Request { line }, &id, settled);
     }
 
@@ -173,18 +179,22 @@ impl Drop for Open {
 }
 
 pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchError> {
-    let Batch { input, output, earlier, bad_lines, model, waiting_max, grace, control, stdout, auto } = batch;
+    let Batch { input, output, earlier, bad_lines, paths, model, waiting_max, grace, control, stdout, auto, on_result } =
+        batch;
     let costing = caller.clone();
     control.begin(caller.gate(), move || costing.typical_cost());
     let total = match (&input, bad_lines) {
         (Input::File(path), BadLines::Stop) if !input.is_stream() => {
             let (path, dialect) = (path.clone(), caller.dialect());
-            Some(finished(to_thread(move || input::check(&path, dialect)), &input).await?)
+            Some(finished(to_thread(move || input::check(&path, dialect, paths)), &input).await?)
         }
         _ => None,
     };
     let total = match total {
-        Some(Checked::Bad { faults, more }) => return Err(BatchError::BadLines { input, faults, more }),
+        Some(Checked::Bad(faults)) => {
+            let more = faults.count() - faults.listed().len() as u64;
+            return Err(BatchError::BadLines { input, faults: faults.listed().to_vec(), more });
+        }
         Some(Checked::Good { requests: 0 }) => return Err(BatchError::NoRequests { input }),
         Some(Checked::Good { requests }) => Some(requests),
         None => None,
@@ -203,6 +213,8 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
     let run = Rc::new(Run {
         caller: caller.clone(),
         model,
+        paths,
+        on_result,
         input,
         output,
         // As long as there are tasks: each waits for its result to be written.
@@ -338,7 +350,7 @@ async fn feed(run: &Rc<Run>, known: &Known, bad_lines: BadLines, is_checked: boo
         for next in requests {
             let checked = next.and_then(|(line, request)| {
                 let id = IdHash::of(&request.id);
-                request.fits(run.caller.dialect()).map_err(|reason| BadLine { line, reason })?;
+                request.fits(run.caller.dialect(), run.paths).map_err(|reason| BadLine { line, reason })?;
                 match seen.as_mut().is_none_or(|seen| seen.insert(id)) {
                     true => Ok((line, id, request)),
                     false => Err(duplicate(line, &request.id)),
@@ -362,7 +374,11 @@ async fn feed(run: &Rc<Run>, known: &Known, bad_lines: BadLines, is_checked: boo
                 return Err(BatchError::NoModel);
             }
             control.add_request(line);
-            if known.contains(id) {
+            let again = control.take_chosen(ItemId::Request { line }).is_some() && known.failed.contains(id);
+            if again {
+                run.repeated.borrow_mut().insert(request.id.as_str().into());
+            }
+            if known.succeeded.contains(id) || (known.failed.contains(id) && !again) {
                 run.is_known(line, &request.id, known.succeeded.contains(id));
             } else if !run.submit(line, request, None).await {
                 return Ok(());
@@ -384,7 +400,7 @@ impl Run {
             false => {
                 self.note_failed(line, &id);
                 ItemState::Failed {
-                    code: EARLIER.into(),
+                    code: EARLIER_RUN.into(),
                     reason: "it failed in an earlier run; see the results".into(),
                 }
             }
@@ -422,8 +438,13 @@ pub(super) fn costs(input: &Input, dialect: Dialect) -> Result<Vec<Tokens>, Batc
             next.map_err(|fault| BatchError::BadLines { input: input.clone(), faults: vec![fault], more: 0 })?;
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let (estimate, _) = estimate(dialect, &request.url, &body);
-        let short = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
-        costs.push(Tokens { input: short(estimate.input_tokens), output: short(estimate.output_tokens) });
+        costs.push(tokens(estimate));
     }
     Ok(costs)
+}
+
+/// An estimate for a plan.
+pub(super) fn tokens(estimate: Estimate) -> Tokens {
+    let short = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
+    Tokens { input: short(estimate.input_tokens), output: short(estimate.output_tokens) }
 }

@@ -125,15 +125,16 @@ pub(super) async fn write(run: Rc<Run>, mut sink: Sink) -> Result<Sink, ResultsE
                 true => Ok(wanted),
                 false => sink.reserve(to_come).map(|()| to_come),
             };
-            (sink, appended, reserved)
+            (sink, lines, appended, reserved)
         });
-        let (appended, reserved) = match done.await {
-            Ok((back, appended, reserved)) => {
+        let (lines, appended, reserved) = match done.await {
+            Ok((back, lines, appended, reserved)) => {
                 sink = back;
-                (appended, reserved)
+                (lines, appended, reserved)
             }
             Err(error) => return Err(gone(&error)),
         };
+        finished.iter_mut().zip(lines).for_each(|(finished, line)| finished.text = line);
         match reserved {
             Err(full) => run.stop_for_space(full),
             Ok(lines) if lines > run.unsaved.capacity() && !run.unsaved.is_closed() => {

@@ -178,6 +178,14 @@ impl Board {
         }
     }
 
+    /// Whether a run that has not begun may come to this item.
+    pub(super) fn may_come(&self, item: ItemId) -> bool {
+        match item {
+            ItemId::Page { file, page } => page > 0 && (file as usize) < self.files.len(),
+            ItemId::Request { line } => line > 0 && self.unit == Unit::Requests,
+        }
+    }
+
     pub(super) fn phase(&self, item: ItemId) -> Option<Phase> {
         match item {
             ItemId::Page { file, page } => {

@@ -152,8 +152,9 @@ impl Control {
         was_paused
     }
 
-    /// Asks for an item again, whatever is stored: one that is settled, or, before the run begins, any page of its files. The
-    /// new answer takes the place of the old one; if there is none, an answer that there was stays.
+    /// Asks for an item again, whatever is stored: one that is settled, or, before the run begins, any page of its files and any
+    /// request that failed in an earlier run. The new answer takes the place of the old one; if there is none, an answer that
+    /// there was stays.
     ///
     /// # Errors
     /// [`RetryError`].
@@ -178,13 +179,9 @@ impl Control {
             return Err(RetryError::Ended);
         }
         let phase = inner.board.borrow().phase(item);
-        let is_page_to_come = matches!(item, ItemId::Page { page: 1.., .. }) && !inner.begun.get();
+        let is_to_come = !inner.begun.get() && inner.board.borrow().may_come(item);
         match phase {
-            None if is_page_to_come => {
-                let ItemId::Page { file, .. } = item else { return Err(RetryError::Unknown) };
-                if file as usize >= inner.board.borrow().files.len() {
-                    return Err(RetryError::Unknown);
-                }
+            None if is_to_come => {
                 inner.chosen.borrow_mut().insert(item, again);
                 Ok(())
             }

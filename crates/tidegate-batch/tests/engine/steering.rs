@@ -170,3 +170,35 @@ fn what_cannot_be_asked_again_is_refused_with_its_reason() {
         clock.cancel();
     });
 }
+
+#[test]
+fn requests_of_an_earlier_run_are_asked_again_if_they_failed_and_were_chosen_before_the_run_begins() {
+    let place = Place::new();
+    let (first, second) = (place.batch_to_file("a", 4), place.batch_to_file("a", 4));
+    let results = place.results();
+    tidegate_loop::run(async move {
+        // Lines are sent one after the other and not again: 1 and 2 fail.
+        let script = [Some(Fault::Internal), Some(Fault::Internal)];
+        let server = Server::builder().script(script).start().await.unwrap();
+        let gate = gate(1, 10_000);
+        let summary = start(first, &gate, &server).await.unwrap().unwrap();
+        assert_eq!((summary.answered, summary.failed), (2, 2));
+
+        let (control, lines) = (second.control(), Rc::new(Cell::new(0)));
+        let seen = Rc::clone(&lines);
+        let second = second.on_result(move |item, text| {
+            assert_eq!((item, text.last()), (line(2), Some(&b'\n')));
+            seen.set(seen.get() + 1);
+        });
+        assert_eq!(control.retry(line(2)), Ok(()));
+        assert_eq!(control.retry(line(3)), Ok(()), "it was answered: it is left alone");
+        assert_eq!(control.retry(tidegate_batch::ItemId::Page { file: 0, page: 1 }), Err(RetryError::Unknown));
+        let summary = start(second, &gate, &server).await.unwrap().unwrap();
+        assert_eq!((summary.answered, summary.cached, summary.cached_failed), (1, 3, 1));
+        assert_eq!((server.stats().arrived, lines.get()), (5, 1));
+        let text = std::fs::read_to_string(results).unwrap();
+        assert_eq!(text.lines().count(), 4, "one result for each request: {text}");
+        assert_eq!(text.matches("\"error\":null").count(), 3, "{text}");
+    })
+    .unwrap();
+}
