@@ -117,7 +117,7 @@ for (const grid of $$(".cells[data-grid]")) {
   };
   const show = (index) => {
     const { file, page } = where(index);
-    readout.textContent = `${file}, page ${page} · ${words[cells[index].classList[1]] ?? ""}`;
+    readout.textContent = `${file}, ${grid.dataset.called} ${page} · ${words[cells[index].classList[1]] ?? ""}`;
   };
   const move = (index) => {
     if (!cells.length) return;

@@ -40,7 +40,7 @@ impl Lanes {
     }
 
     /// Opens the lane of a file with `pages` pages, of which `own` are in flight at first. Dropped, it is closed and its pages are
-    /// given up.
+    /// cancelled.
     pub(super) fn open(&self, scope: &Scope, own: u32, pages: usize) -> Rc<Lane> {
         let lane = Rc::new(Lane {
             scope: scope.clone(),

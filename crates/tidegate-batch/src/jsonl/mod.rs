@@ -221,7 +221,7 @@ impl Batch {
     /// See [`BatchError`]. What was answered until then is in the output.
     ///
     /// # Cancel safety
-    /// Dropped, requests in flight are given up and nothing of the run goes on; what was written stays, and the same call goes on
+    /// Dropped, requests in flight are lost and nothing of the run goes on; what was written stays, and the same call goes on
     /// from there.
     pub async fn run(self, caller: &Caller) -> Result<Summary, BatchError> {
         let _end = self.control.end_when_dropped();

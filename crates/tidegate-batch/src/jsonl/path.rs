@@ -9,7 +9,7 @@ pub enum Paths {
     /// Those that their lines name, if they are plain and the provider understands such requests.
     #[default]
     Any,
-    /// Those alone that the provider's own batches take. For lines of people who may not choose where requests go.
+    /// Those alone that the provider's own batches take. For lines whose author may not choose where requests go.
     Known,
 }
 

@@ -36,7 +36,6 @@ use crate::run::{Control, ItemId, ItemState, Settled, Unit, Wish};
 /// So much is read ahead.
 const READ_AHEAD: usize = 1 << 20;
 
-
 /// What everything in a run shares.
 pub(super) struct Run {
     pub(super) caller: Caller,

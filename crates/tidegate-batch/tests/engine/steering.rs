@@ -156,7 +156,7 @@ fn what_cannot_be_asked_again_is_refused_with_its_reason() {
         let gate = gate(1, 1_000);
         let clock = keep_time(&gate, &server);
         let control = batch.control();
-        assert_eq!(control.retry(line(1)), Err(RetryError::Unknown));
+        assert_eq!(control.retry(line(0)), Err(RetryError::Unknown), "lines begin with 1");
         let running = start(batch, &gate, &server);
         while control.progress().done < 1 {
             sleep(Duration::from_millis(10)).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use clap::Parser as _;
 use tidegate_batch::plan::Prices;
-use tidegate_batch::{Local, Parameters, Provider, Quotas, Remote};
+use tidegate_batch::{Caller, Dialect, Local, Parameters, Provider, Quotas, Remote};
 use tidegate_http::Client;
 use tidegate_limit::Admission;
 use tidegate_limit::store::Store as QuotaStore;
@@ -37,7 +37,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How long requests in flight may take when the server stops.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Serve a web page that explains PDFs: drop files, watch the job, read the results
+/// Serve a web page that explains PDFs and answers batches of requests: drop files, watch the job, read the results
 ///
 /// Jobs run in this process within the limits of their upstream, which all of its jobs share. They survive a restart: a job that runs
 /// when the server ends goes on when it starts again.
@@ -352,33 +352,34 @@ fn open(spec: UpstreamSpec, directory: &Path) -> anyhow::Result<Opened> {
                 dialect.path(&model).with_context(|| format!("upstream {name}: bad --model"))?;
             }
             let (gate, in_flight) = (admission.clone(), auto.as_ref().map(|auto| auto.most()));
+            let caller = move || caller(&server, &gate, in_flight);
+            let of_requests = caller.clone();
             let connect = move |model: &str, options: &JobOptions| {
-                let connected = connect(&server, &gate, in_flight, model, options);
+                let connected = caller().and_then(|caller| connect(caller, dialect, model, options));
                 connected.map_err(|error| format!("{error:#}"))
             };
-            Upstream::new(&name, provider, admission.clone(), quotas, connect).model(model).key_from(origin)
+            Upstream::new(&name, provider, admission.clone(), quotas, connect)
+                .model(model)
+                .key_from(origin)
+                .requests(dialect, move || of_requests().map_err(|error| format!("{error:#}")))
         }
     };
     let upstream = upstream.prices(prices).auto_concurrency(auto);
     Ok(Opened { upstream, admission, counts })
 }
 
+/// What sends the requests of one job.
+fn caller(server: &ServerArgs, gate: &Admission, in_flight: Option<u64>) -> anyhow::Result<Caller> {
+    let caller = server.caller(gate)?;
+    let Some(most) = in_flight else { return Ok(caller) };
+    let connections = usize::try_from(most).unwrap_or(usize::MAX);
+    let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
+    Ok(caller.with_client(client.build()?))
+}
+
 /// The provider of one job.
-fn connect(
-    server: &ServerArgs,
-    gate: &Admission,
-    in_flight: Option<u64>,
-    model: &str,
-    options: &JobOptions,
-) -> anyhow::Result<Rc<dyn Provider>> {
-    let dialect = server.address.provider.dialect().context("this provider has no server")?;
+fn connect(caller: Caller, dialect: Dialect, model: &str, options: &JobOptions) -> anyhow::Result<Rc<dyn Provider>> {
     dialect.path(model).context("that is not the name of a model")?;
-    let mut caller = server.caller(gate)?;
-    if let Some(most) = in_flight {
-        let connections = usize::try_from(most).unwrap_or(usize::MAX);
-        let client = Client::builder().connections_per_host(connections).keep_idle(connections, KEPT_IDLE);
-        caller = caller.with_client(client.build()?);
-    }
     let parameters =
         Parameters { model: model.to_owned(), max_tokens: options.max_tokens, temperature: options.temperature };
     Ok(Rc::new(Remote::new(caller, parameters).with_pictures(!options.text_only)))

@@ -138,6 +138,46 @@ fn a_job_goes_on_by_itself_after_kill_9_and_pays_twice_for_at_most_what_was_in_f
 }
 
 #[test]
+fn a_job_of_requests_goes_on_by_itself_after_kill_9_and_has_one_result_for_each() {
+    let place = Place::new("serve-kill-requests");
+    let mock = Server::builder().latency(Latency::Fixed(Duration::from_millis(40))).start_in_thread().unwrap();
+    let directory = place.path("serve");
+    let mut up = Serving::start(&directory, &mock);
+    let line = |number: usize| {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": format!("Question {number}?")}]});
+        json!({"custom_id": format!("r{number}"), "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    let id = up.upload("requests.jsonl", (1..=60).map(line).collect::<String>().as_bytes());
+    up.until(id, |job| job["files"][0]["status"] == "readable");
+    up.json("POST", &format!("/jobs/{id}/start"), &Value::Null);
+    for done in [10, 30] {
+        up.until(id, |job| job["pages"]["done"].as_u64() >= Some(done));
+        drop(up);
+        up = Serving::start(&directory, &mock);
+    }
+    let job = up.until(id, |job| job["state"] == "done");
+    assert_eq!(
+        (&job["kind"], &job["pages"]["done"], &job["pages"]["failed"]),
+        (&json!("batch"), &json!(60), &json!(0))
+    );
+    // Killed twice with four in flight: what was on its way and what was being written.
+    let repeated = mock.stats().repeated;
+    assert!(repeated <= 2 * 4, "{repeated} requests were paid for twice");
+    let (status, results) = up.send("GET", &format!("/api/v1/jobs/{id}/download/results.jsonl"), "text/plain", b"");
+    let ids: std::collections::BTreeSet<String> = text(&results)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["custom_id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((status, text(&results).lines().count(), ids.len()), (200, 60, 60));
+    // Each has its answer here, too: those that were stored and not recorded when the server was killed.
+    for line in 1..=60 {
+        let page = up.json("GET", &format!("/jobs/{id}/files/1/pages/{line}"), &Value::Null);
+        assert!(page["versions"][0]["explanation"].is_string(), "{page:#}");
+    }
+    assert_eq!(up.terminate(), Some(143));
+}
+
+#[test]
 fn a_port_in_use_and_a_directory_in_use_are_named() {
     let place = Place::new("serve-twice");
     let mock = Server::builder().start_in_thread().unwrap();

@@ -1,4 +1,4 @@
-//! Results as files: made from what is shown, when they are asked for. Pages of HTML have pictures, so they are kept on the disk
+//! Results of documents as files: made from what is shown, when they are asked for. Pages of HTML have pictures, so they are kept on the disk
 //! under the hash of their explanations.
 
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use tidegate_loop::to_thread;
 
 use super::error::JobError;
 use super::files::stem;
-use super::model::{FileKind, Job, JobFile, JobId};
+use super::model::{FileKind, Job, JobFile, JobId, JobKind};
 use super::service::Jobs;
 use super::upload::random_name;
 use super::zip::{ZipWriter, entry_name};
@@ -79,7 +79,8 @@ impl Jobs {
     /// [`JobError`].
     pub async fn download(&self, id: JobId, number: u32, format: Format) -> Result<Download, JobError> {
         let job = self.job(id)?;
-        let file = job.file(number).ok_or(JobError::NotFound("file"))?;
+        let is_document = |file: &&JobFile| file.kind != FileKind::Jsonl;
+        let file = job.file(number).filter(is_document).ok_or(JobError::NotFound("file"))?;
         let path = self.make(&job, file, format).await?;
         let opened = File::open(&path)?;
         let bytes = opened.metadata()?.len();
@@ -93,6 +94,12 @@ impl Jobs {
     /// [`JobError`].
     pub async fn download_all(&self, id: JobId, format: Option<Format>) -> Result<Download, JobError> {
         let job = self.job(id)?;
+        if job.kind == JobKind::Batch {
+            return match format {
+                None => self.download_all_results(&job).await,
+                Some(_) => Err(JobError::NotFound("format")),
+            };
+        }
         let formats = format.map_or(Format::ALL.to_vec(), |format| vec![format]);
         let (mut entries, mut taken): (Vec<(String, PathBuf)>, _) = (Vec::new(), HashSet::new());
         for file in job.files.iter().filter(|file| !file.numbers.is_empty()) {
@@ -107,7 +114,9 @@ impl Jobs {
         let path = self.inner.place.incoming().join(random_name());
         let name = entry_name(&job.name, "zip", &mut HashSet::new());
         let written = to_thread(move || {
-            let archive = archive(&path, &entries);
+            let open = |(name, path)| Ok::<_, std::io::Error>((name, File::open::<PathBuf>(path)?));
+            let entries = entries.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
+            let archive = archive(&path, entries);
             // Open, it lasts as long as it is read.
             let _ = std::fs::remove_file(&path);
             archive
@@ -157,7 +166,7 @@ impl Jobs {
             Format::Html => {
                 let document = match file.kind {
                     FileKind::Pdf => self.document(job.id, file.number).await.ok(),
-                    FileKind::Json => None,
+                    FileKind::Json | FileKind::Jsonl => None,
                 };
                 write_html_page(&explanations, &path, document.as_deref(), Some(HTML_PX)).await?;
             }
@@ -176,10 +185,11 @@ impl Jobs {
     }
 }
 
-fn archive(path: &Path, entries: &[(String, PathBuf)]) -> std::io::Result<(File, u64)> {
+/// Writes an archive of open files.
+pub(super) fn archive(path: &Path, entries: Vec<(String, File)>) -> std::io::Result<(File, u64)> {
     let mut zip = ZipWriter::new(tidegate_files::create_new(path)?);
-    for (name, path) in entries {
-        zip.add(name, File::open(path)?)?;
+    for (name, file) in entries {
+        zip.add(&name, file)?;
     }
     zip.finish()?;
     let file = File::open(path)?;

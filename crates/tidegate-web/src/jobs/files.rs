@@ -7,16 +7,20 @@ use jiff::Timestamp;
 use tidegate_batch::{Explanations, Status};
 use tidegate_loop::to_thread;
 
+use super::actions::set_state;
 use super::error::JobError;
 use super::model::{
     Action, FileKind, FileStatus, JobFile, JobId, JobKind, JobState, PageState, display_name, unique_name,
 };
-use super::service::{Jobs, set_state};
+use super::service::Jobs;
 use super::store::PageRecord;
-use super::upload::{self, Received, Room, UploadError};
+use super::upload::{self, Received, ReceivedFile, Room, UploadError};
 
 /// The largest JSON that is read for a rebuild.
 const JSON_BYTES_MAX: u64 = 256 << 20;
+
+/// Why a second file is refused.
+const ONE_FILE: &str = "a job of requests has one file and no documents; make another job";
 
 /// What became of an upload.
 #[derive(Debug, Default)]
@@ -58,10 +62,15 @@ impl Jobs {
         for file in received.files {
             let job = self.job(id)?;
             let name = display_name(&file.name, "file.pdf");
-            let Some(kind) = kind_of(&file.start) else {
+            let Some(kind) = kind_of(&name, &file.start) else {
                 added.refused.push((name, "it is neither a PDF nor JSON".into()));
                 continue;
             };
+            let has_requests = job.files.iter().any(|file| file.kind == FileKind::Jsonl);
+            if has_requests || (kind == FileKind::Jsonl && !job.files.is_empty()) {
+                added.refused.push((name, ONE_FILE.into()));
+                continue;
+            }
             let name = unique_name(name, job.files.iter().map(|file| file.name.as_str()));
             let bytes = file.bytes;
             let folder = self.inner.place.files(id);
@@ -102,21 +111,28 @@ impl Jobs {
         let path = self.inner.place.file(id, file);
         self.touch(id, |live| live.job.files.retain(|file| file.number != number))?;
         self.inner.passwords.borrow_mut().remove(&(id, number));
+        self.inner.scans.borrow_mut().remove(&id);
         if let Err(error) = std::fs::remove_file(path) {
             log::warn!("job {id}: file {number} is removed when the server starts again: {error}");
         }
         self.settle_draft(id).await
     }
 
-    /// Names a draft after its first file, and makes it a rebuild if there is JSON in it.
+    /// Names a draft after its first file, and makes it what its files are for.
     async fn settle_draft(&self, id: JobId) -> Result<(), JobError> {
         let job = self.job(id)?;
-        let has_json = job.files.iter().any(|file| file.kind == FileKind::Json);
-        let kind = if has_json { JobKind::Rebuild } else { JobKind::Explain };
+        let has = |kind| job.files.iter().any(|file| file.kind == kind);
+        let kind = match () {
+            () if has(FileKind::Jsonl) => JobKind::Batch,
+            () if has(FileKind::Json) => JobKind::Rebuild,
+            () => JobKind::Explain,
+        };
         let first = job.files.first().map(|file| stem(&file.name).to_owned());
         let name = if job.name.is_empty() { first.unwrap_or_default() } else { job.name.clone() };
         if (kind, &name) != (job.kind, &job.name) {
-            self.write(id, |job| (job.kind, job.name) = (kind, name)).await?;
+            // Requests name their model.
+            let model = if kind == JobKind::Batch { String::new() } else { job.model.clone() };
+            self.write(id, |job| (job.kind, job.name, job.model) = (kind, name, model)).await?;
         }
         Ok(())
     }
@@ -178,6 +194,7 @@ impl Jobs {
                 prompt: None,
                 at: Timestamp::now(),
                 entry,
+                line: None,
             })
             .collect();
         let (numbers, states): (Vec<u32>, Vec<PageState>) =
@@ -197,12 +214,23 @@ impl Jobs {
     }
 }
 
-/// Tells by its first bytes what a file is.
-fn kind_of(start: &[u8]) -> Option<FileKind> {
+/// Returns `true` if a file that was received has requests in it.
+pub(crate) fn has_requests(file: &ReceivedFile) -> bool {
+    kind_of(&file.name, &file.start) == Some(FileKind::Jsonl)
+}
+
+/// Returns what a file is, by its first bytes. A file of requests is recognised by its name, because its first line may be what is
+/// wrong with it, or by an id in that line.
+fn kind_of(name: &str, start: &[u8]) -> Option<FileKind> {
     if memchr::memmem::find(start, b"%PDF-").is_some() {
         return Some(FileKind::Pdf);
     }
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    let name = name.to_lowercase();
+    let is_named = [".jsonl", ".ndjson"].iter().any(|ending| name.ends_with(ending));
+    if is_named || (text.starts_with(b"{") && memchr::memmem::find(text, b"\"custom_id\"").is_some()) {
+        return Some(FileKind::Jsonl);
+    }
     text.starts_with(b"{").then_some(FileKind::Json)
 }
 
@@ -217,10 +245,13 @@ mod tests {
 
     #[test]
     fn a_file_is_what_its_first_bytes_say() {
-        assert_eq!(kind_of(b"\n\n%PDF-1.7"), Some(FileKind::Pdf));
-        assert_eq!(kind_of(b"\xef\xbb\xbf {\"a\":1}"), Some(FileKind::Json));
-        assert_eq!(kind_of(b"<html>"), None);
-        assert_eq!(kind_of(b""), None);
+        assert_eq!(kind_of("a", b"\n\n%PDF-1.7"), Some(FileKind::Pdf));
+        assert_eq!(kind_of("a", b"\xef\xbb\xbf {\"a\":1}"), Some(FileKind::Json));
+        assert_eq!(kind_of("a.json", b"{\"custom_id\": \"1\""), Some(FileKind::Jsonl));
+        assert_eq!(kind_of("a.JSONL", b"nonsense"), Some(FileKind::Jsonl));
+        assert_eq!(kind_of("a.jsonl", b"%PDF-1.7"), Some(FileKind::Pdf));
+        assert_eq!(kind_of("a", b"<html>"), None);
+        assert_eq!(kind_of("a", b""), None);
         assert_eq!((stem("a.b.pdf"), stem("a"), stem(".pdf")), ("a.b", "a", ".pdf"));
     }
 }

@@ -13,7 +13,8 @@ use super::model::{Job, JobFile, JobId};
 /// DIR/jobs.db                 the jobs
 /// DIR/incoming/               uploads that are not complete; emptied at the start
 /// DIR/jobs/ID/files/          uploaded files, under random names
-/// DIR/jobs/ID/results.db      every answer that was paid for
+/// DIR/jobs/ID/results.db      every answer about a page that was paid for
+/// DIR/jobs/ID/results.jsonl   the result of every request
 /// DIR/jobs/ID/out/            outputs
 /// ```
 #[derive(Clone, Debug)]
@@ -53,6 +54,10 @@ impl Place {
 
     pub(crate) fn results(&self, id: JobId) -> PathBuf {
         self.job(id).join("results.db")
+    }
+
+    pub(crate) fn request_results(&self, id: JobId) -> PathBuf {
+        self.job(id).join("results.jsonl")
     }
 
     pub(crate) fn file(&self, id: JobId, file: &JobFile) -> PathBuf {

@@ -5,12 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tidegate_batch::jsonl::Scan;
 use tidegate_batch::plan::{self, Part, Requests, Tokens};
 use tidegate_batch::{AutoConcurrency, Size};
 use tidegate_limit::{Cost, Dimension, Limit};
 use tidegate_loop::to_thread;
 
-use super::model::{FileKind, Job, JobFile, JobOptions, JobState, PageState};
+use super::model::{FileKind, Job, JobFile, JobKind, JobOptions, JobState, PageState};
 use super::service::Jobs;
 use super::upstream::Upstream;
 
@@ -29,7 +30,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(4);
 /// A plan, for the page and the API.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct JobPlan {
-    /// Pages that would be sent.
+    /// Pages or requests that would be sent.
     pub pages: u64,
     /// Pages that already have a result.
     pub settled: u64,
@@ -71,28 +72,34 @@ pub struct PlanSlice {
 }
 
 impl Jobs {
-    /// Plans the pages of a job that have no result, as it is given: it may differ from the one that is stored.
+    /// Plans the pages or requests of a job that have no result, as it is given: it may differ from the one that is stored.
     ///
     /// # Errors
     /// What is wrong, for people.
     pub async fn plan(&self, job: &Job) -> Result<JobPlan, String> {
-        job.options.check()?;
         let mut job = job.clone();
+        let has_pages = job.kind != JobKind::Batch;
+        if has_pages {
+            job.options.check()?;
+        }
         let selection = job.options.selection()?;
-        if job.state == JobState::Draft {
+        if job.state == JobState::Draft && has_pages {
             for file in &mut job.files {
                 file.choose(selection.of(file.page_count));
             }
         }
         let upstream = self.upstream(&job.upstream).ok_or("choose an upstream")?;
-        plan(&job, &upstream).await
+        let parts: Vec<Part> = match job.kind {
+            JobKind::Batch => self.scanned(job.id).and_then(|scan| request_part(&job, &scan)).into_iter().collect(),
+            _ => job.files.iter().filter_map(|file| part(file, &job.options)).collect(),
+        };
+        plan(&job, &upstream, parts).await
     }
 }
 
-/// Plans the pages of `job` that have no result.
-async fn plan(job: &Job, upstream: &Upstream) -> Result<JobPlan, String> {
+/// Plans the items of `job` that have no result.
+async fn plan(job: &Job, upstream: &Upstream, parts: Vec<Part>) -> Result<JobPlan, String> {
     let settled = job.counts().settled();
-    let parts: Vec<Part> = job.files.iter().filter_map(|file| part(file, &job.options)).collect();
     let pages: u64 = parts.iter().map(|part| part.requests.count()).sum();
     if pages == 0 {
         return Ok(JobPlan { settled, ..JobPlan::default() });
@@ -154,6 +161,20 @@ fn part(file: &JobFile, options: &JobOptions) -> Option<Part> {
     let cap = options.page_concurrency.unwrap_or_else(|| size.page_concurrency());
     let part =
         |costs| Part { name: file.name.clone(), requests: Requests::Each(costs), cap: cap.into(), pictures: None };
+    Some(costs).filter(|costs| !costs.is_empty()).map(part)
+}
+
+/// The requests of a job that are still to be sent. Nothing but the upstream's limits holds them back.
+fn request_part(job: &Job, scan: &Scan) -> Option<Part> {
+    let file = job.files.first()?;
+    let to_send = scan.requests.iter().filter(|request| {
+        let state = file.state(request.line).unwrap_or_default();
+        !state.is_settled() || state == PageState::Failed
+    });
+    let cost = |tokens: Tokens| Tokens { output: tokens.output.min(ANSWER_TOKENS), ..tokens };
+    let costs: Vec<Tokens> = to_send.map(|request| cost(request.tokens)).collect();
+    let cap = u64::from(u32::MAX);
+    let part = |costs| Part { name: file.name.clone(), requests: Requests::Each(costs), cap, pictures: None };
     Some(costs).filter(|costs| !costs.is_empty()).map(part)
 }
 

@@ -90,7 +90,11 @@ impl Jobs {
     pub(super) fn read_files(&self, id: JobId) {
         let unread = |file: &&JobFile| {
             let is_new = file.status == FileStatus::Unread;
-            file.kind == FileKind::Pdf && (is_new || file.status == FileStatus::Readable && file.page_tokens.is_empty())
+            match file.kind {
+                FileKind::Pdf => is_new || (file.status == FileStatus::Readable && file.page_tokens.is_empty()),
+                FileKind::Jsonl => self.scanned(id).is_none(),
+                FileKind::Json => false,
+            }
         };
         let numbers: Vec<u32> = self
             .look(id, |live| live.job.files.iter().filter(unread).map(|file| file.number).collect())
@@ -106,10 +110,13 @@ impl Jobs {
         }
     }
 
-    /// Counts a file's pages and estimates their tokens.
+    /// Counts a file's pages, or its requests, and estimates their tokens.
     pub(super) async fn read_file(&self, id: JobId, number: u32) {
         let Ok(_turn) = std::sync::Arc::clone(&self.inner.reading).acquire_owned().await else { return };
         let Ok(Some(file)) = self.look(id, |live| live.job.file(number).cloned()) else { return };
+        if file.kind == FileKind::Jsonl {
+            return self.scan(id, &file).await;
+        }
         let path = self.inner.place.file(id, &file);
         let had_password = self.inner.passwords.borrow().contains_key(&(id, number));
         let opened = self.reader_of(id, number).open(&path).await;
@@ -152,7 +159,7 @@ impl Jobs {
         .await;
     }
 
-    async fn file_read(&self, id: JobId, number: u32, change: impl FnOnce(&mut JobFile)) {
+    pub(super) async fn file_read(&self, id: JobId, number: u32, change: impl FnOnce(&mut JobFile)) {
         let changed = self.touch(id, |live| {
             let file = live.job.file_mut(number)?;
             change(file);

@@ -1,23 +1,23 @@
 //! A job on the run engine: started, followed, recorded, ended. Results are written in batches as they come; what is not written
-//! when the process is killed is in the job's `results.db` and comes again, without being paid for.
+//! when the process is killed is in the engine's own file (`results.db`, `results.jsonl`) and comes again, without being paid for.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_batch::{
-    Change, Control, Entry, Explain, ExplainError, FailureNote, Input, ItemId, ItemState, Options, Outputs, Prompt,
-    Report, Results, Status, Store, Usage,
-};
+use tidegate_batch::jsonl::EARLIER_RUN;
+use tidegate_batch::{Change, Control, Entry, FailureNote, ItemId, ItemState, Status, Usage};
 use tidegate_loop::{sleep, spawn};
 use tidegate_pdf::Reader;
 use tidegate_sync::Event;
 
+use super::actions::set_state;
+use super::engine::{Engine, Settled};
 use super::error::JobError;
-use super::model::{FileKind, FileStatus, Job, JobFile, JobId, JobState, PageState};
-use super::service::{Jobs, set_state};
+use super::model::{FileKind, FileStatus, Job, JobFile, JobId, JobKind, JobState, PageState};
+use super::service::Jobs;
 use super::store::PageRecord;
 
 /// How long results gather before they are written: each write is a sync.
@@ -32,10 +32,11 @@ const WRITES_AT_END: u32 = 3;
 /// A job that runs.
 pub(super) struct Run {
     pub(super) control: Control,
-    /// Until it ends: it keeps the file of results open.
-    results: RefCell<Option<Results>>,
-    /// What became of pages, from the event on until it is recorded: the engine keeps it until the file's outputs are written.
-    settled: RefCell<HashMap<ItemId, Entry>>,
+    kind: JobKind,
+    /// What became of items that are not recorded yet.
+    settled: Settled,
+    /// Requests whose result an earlier server stored and did not record: it is read from the file of results.
+    unread: RefCell<BTreeSet<u32>>,
     /// The number of each input's file in the job.
     files: Vec<u32>,
     /// Paid for by earlier runs of the job.
@@ -51,36 +52,32 @@ impl Run {
         let _ = self.ended.wait().await;
     }
 
-    /// Takes what became of a page while the engine has it.
-    fn collect(&self, change: &Change) {
-        if let Change::Item { item: item @ ItemId::Page { file, page }, .. } = *change
-            && let Some(entry) = self.results.borrow().as_ref().and_then(|results| results.page(file, page))
-        {
-            self.settled.borrow_mut().insert(item, entry);
-        }
-    }
-
-    /// Asks again about pages, by file and page; those that are busy are left out.
-    pub(super) fn retry(&self, pages: &[(u32, u32)]) {
-        for (file, page) in pages {
-            if let Some(item) = self.item(*file, *page)
-                && let Err(error) = self.control.retry(item)
-            {
-                log::debug!("page {page} of file {file} is not asked again: {error:?}");
+    /// Asks again about items, by file and number. Those that are busy are left out; returns how many were not.
+    pub(super) fn retry(&self, items: &[(u32, u32)]) -> usize {
+        let asked = items.iter().filter(|(file, number)| match self.item(*file, *number) {
+            Some(item) => {
+                self.control.retry(item).inspect_err(|error| log::debug!("{item} is not asked again: {error}")).is_ok()
             }
-        }
+            None => false,
+        });
+        asked.count()
     }
 
-    /// The engine's id of a page.
-    pub(super) fn item(&self, file: u32, page: u32) -> Option<ItemId> {
-        let index = self.files.iter().position(|number| *number == file)?;
-        Some(ItemId::Page { file: u32::try_from(index).ok()?, page })
+    /// The engine's id of an item.
+    pub(super) fn item(&self, file: u32, number: u32) -> Option<ItemId> {
+        Engine::item(&self.files, self.kind, file, number)
     }
 
     fn tokens(&self) -> (u64, u64) {
         let Usage { input_tokens, output_tokens } = self.control.progress().tokens;
         let (input, output) = self.tokens_before.get();
         (input + input_tokens, output + output_tokens)
+    }
+
+    /// Paid for before the process was killed, and not counted.
+    fn count_before(&self, usage: Usage) {
+        let (input, output) = self.tokens_before.get();
+        self.tokens_before.set((input + usage.input_tokens, output + usage.output_tokens));
     }
 }
 
@@ -94,60 +91,19 @@ impl Jobs {
         }
     }
 
-    /// What the engine is to do for a job, and the numbers of the files in it.
-    pub(super) fn engine_options(&self, job: &Job) -> Result<(Options, Vec<u32>), JobError> {
-        let (mut inputs, mut numbers) = (Vec::new(), Vec::new());
-        for file in &job.files {
-            let can_be_read = matches!(file.status, FileStatus::Unread | FileStatus::Readable);
-            if file.kind == FileKind::Pdf && can_be_read {
-                let input = Input::stored(self.inner.place.file(job.id, file), file.number.to_string(), &file.name);
-                let password = self.inner.passwords.borrow().get(&(job.id, file.number)).cloned();
-                inputs.push(input.with_password(password));
-                numbers.push(file.number);
-            }
-        }
-        if inputs.is_empty() {
-            return Err(JobError::Invalid("none of the files can be read".into()));
-        }
-        let mut options = Options::new(inputs, self.inner.place.out(job.id));
-        options.outputs = Outputs::Json;
-        options.prompt = Prompt::parse(&job.options.prompt).map_err(|error| JobError::Invalid(error.to_string()))?;
-        options.prompt_text = job.options.prompt.clone();
-        options.language = job.options.language.clone();
-        options.selection = job.options.selection().map_err(JobError::Invalid)?;
-        options.context_pages = job.options.context_pages;
-        options.page_concurrency = job.options.page_concurrency;
-        options.file_concurrency = job.options.file_concurrency;
-        options.auto_concurrency = self.upstream(&job.upstream).and_then(|upstream| upstream.auto().cloned());
-        Ok((options, numbers))
-    }
-
     /// Starts the run of a job. `retry`: pages that are asked about again whatever is stored, by file and page.
     pub(super) fn launch(&self, id: JobId, retry: &[(u32, u32)]) -> Result<(), JobError> {
         let job = self.job(id)?;
-        let upstream = self.upstream(&job.upstream);
-        let upstream = upstream.ok_or_else(|| {
-            JobError::Invalid(format!("there is no upstream {} any more; start the server with it", job.upstream))
-        })?;
-        let provider = upstream.connect(&job.model, &job.options).map_err(JobError::Invalid)?;
-        let (options, files) = self.engine_options(&job)?;
-        let store = Store::open(self.inner.place.results(id)).map_err(|error| JobError::Invalid(error.to_string()))?;
-        let explain = Explain::new(options, provider, upstream.provider(), upstream.gate(), store)
-            .with_reader(self.inner.settings.reader.clone());
+        let Engine { control, settled, files, running } = self.engine(&job)?;
         let run = Rc::new(Run {
-            control: explain.control(),
-            results: RefCell::new(Some(explain.results())),
-            settled: RefCell::default(),
+            control,
+            kind: job.kind,
+            settled,
+            unread: RefCell::default(),
             files,
             tokens_before: Cell::new(job.tokens),
             again: Cell::new(false),
             ended: Event::new(),
-        });
-        let listening = Rc::downgrade(&run);
-        run.control.on_event(move |event| {
-            if let Some(run) = listening.upgrade() {
-                run.collect(&event.change);
-            }
         });
         run.retry(retry);
         self.touch(id, |live| {
@@ -157,11 +113,11 @@ impl Jobs {
         let jobs = self.clone();
         spawn(async move {
             let following = spawn(jobs.clone().follow(id, Rc::clone(&run)));
-            let outcome = explain.run().await;
+            let stopped = running.await;
             if following.await.is_err() {
                 log::error!("job {id}: its results could not be followed to the end");
             }
-            jobs.end(id, &run, outcome).await;
+            jobs.end(id, &run, stopped).await;
         });
         Ok(())
     }
@@ -189,6 +145,7 @@ impl Jobs {
             }
             let tokens = run.tokens();
             let _ = self.touch(id, |live| live.job.tokens = tokens);
+            self.read_back(id, &run, &mut unsaved).await;
             if !unsaved.is_empty() {
                 let saved = self.inner.store.put_pages(id, unsaved.clone(), tokens).await;
                 let notice = saved.as_ref().err().map(ToString::to_string);
@@ -241,8 +198,7 @@ impl Jobs {
     }
 
     fn item_changed(&self, id: JobId, run: &Run, item: ItemId, state: &ItemState, unsaved: &mut Vec<PageRecord>) {
-        let ItemId::Page { file: index, page } = item else { return };
-        let Some(&number) = run.files.get(index as usize) else { return };
+        let Some((number, page)) = Engine::place(&run.files, item) else { return };
         let shown = match state {
             ItemState::Blocked { .. } => PageState::Blocked,
             ItemState::InFlight => PageState::InFlight,
@@ -268,11 +224,18 @@ impl Jobs {
             Some((shown, before, upstream, model))
         });
         let Ok(Some((shown, before, upstream, model))) = known else { return };
-        let is_old = matches!(state, ItemState::Cached);
+        // From an earlier run: it may be recorded already.
+        let is_old = match state {
+            ItemState::Failed { code, .. } => code == EARLIER_RUN,
+            state => *state == ItemState::Cached,
+        };
         if !shown.is_settled() || (is_old && shown == before) {
             return;
         }
         let entry = run.settled.borrow_mut().remove(&item);
+        if is_old && entry.is_none() && run.kind == JobKind::Batch {
+            run.unread.borrow_mut().insert(page);
+        }
         let mut entry = entry.unwrap_or_else(|| entry_of(page, state));
         if let Some(note) = &mut entry.error {
             note.reason = self.without_path(id, number, &note.reason);
@@ -281,9 +244,7 @@ impl Jobs {
             *warning = self.without_path(id, number, warning);
         }
         if let (true, Some(usage)) = (is_old, entry.usage) {
-            // Paid for before the process was killed, and not counted.
-            let (input, output) = run.tokens_before.get();
-            run.tokens_before.set((input + usage.input_tokens, output + usage.output_tokens));
+            run.count_before(usage);
         }
         unsaved.push(PageRecord {
             file: number,
@@ -295,7 +256,26 @@ impl Jobs {
             prompt: None,
             at: Timestamp::now(),
             entry,
+            line: None,
         });
+    }
+
+    /// Reads the results of requests that an earlier server stored and did not record.
+    async fn read_back(&self, id: JobId, run: &Run, unsaved: &mut [PageRecord]) {
+        let lines = run.unread.take();
+        if lines.is_empty() {
+            return;
+        }
+        match self.stored_results(id, lines).await {
+            Ok(mut found) => {
+                for record in unsaved {
+                    let Some(entry) = found.remove(&record.entry.page) else { continue };
+                    entry.usage.into_iter().for_each(|usage| run.count_before(usage));
+                    record.entry = entry;
+                }
+            }
+            Err(error) => log::warn!("job {id}: {error}"),
+        }
     }
 
     /// Replaces the path of a stored file in a message by the file's name.
@@ -309,13 +289,7 @@ impl Jobs {
     }
 
     /// Decides what a job is after its run.
-    async fn end(&self, id: JobId, run: &Rc<Run>, outcome: Result<Report, ExplainError>) {
-        // The next run opens the same file.
-        run.results.take();
-        let stopped = match &outcome {
-            Ok(report) => report.stopped.clone(),
-            Err(error) => Some(error.to_string()),
-        };
+    async fn end(&self, id: JobId, run: &Rc<Run>, stopped: Option<String>) {
         let stopped = stopped
             .map(|reason| reason.replace(&self.inner.place.root().display().to_string(), "the server's directory"));
         let found = self.touch(id, |live| {

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidegate_loop::{JoinHandle, sleep, spawn, to_thread};
+use tidegate_batch::jsonl::Scan;
+use tidegate_loop::sleep;
 use tidegate_pdf::Reader;
 use tidegate_secret::Secret;
 use tidegate_sync::{Event, OwnedPermit, Semaphore};
 
 use super::error::JobError;
-use super::model::{Action, FileStatus, Job, JobId, JobKind, JobOptions, JobState, PageState, display_name};
+use super::model::{Action, Job, JobId, JobKind, JobOptions, JobState, display_name};
 use super::place::Place;
 use super::read::Pictures;
 use super::run::Run;
@@ -69,15 +70,17 @@ pub(super) struct Inner {
     pub(super) jobs: RefCell<BTreeMap<JobId, Live>>,
     pub(super) passwords: RefCell<HashMap<(JobId, u32), Secret>>,
     pub(super) pictures: Pictures,
+    /// What was found in the files of requests, of jobs that have not ended when the server began.
+    pub(super) scans: RefCell<HashMap<JobId, Rc<Scan>>>,
     /// Held while a job changes: one change at a time.
     turn: Arc<Semaphore>,
     pub(super) reading: Arc<Semaphore>,
     /// Files that are being read, or wait for it.
     pub(super) to_read: RefCell<HashSet<(JobId, u32)>>,
     /// Counts changes of anything that is shown.
-    revision: Cell<u64>,
-    changed: Event,
-    stopping: Cell<bool>,
+    pub(super) revision: Cell<u64>,
+    pub(super) changed: Event,
+    pub(super) stopping: Cell<bool>,
 }
 
 /// A job, and its run if it has one.
@@ -90,13 +93,6 @@ pub(super) struct Live {
     pub(super) asking: Vec<(u32, u32)>,
     /// What is wrong with storing its results, while it is.
     pub(super) notice: Option<String>,
-}
-
-/// How the jobs were stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped {
-    /// Jobs that go on when the server is started again.
-    pub running: usize,
 }
 
 impl Jobs {
@@ -122,6 +118,7 @@ impl Jobs {
             jobs: RefCell::new(loaded.into_iter().map(live).collect()),
             passwords: RefCell::default(),
             pictures,
+            scans: RefCell::default(),
             turn: Arc::new(Semaphore::new(1)),
             reading: Arc::new(Semaphore::new(READING_MAX)),
             to_read: RefCell::default(),
@@ -336,7 +333,10 @@ impl Jobs {
         let Some(upstream) = self.upstream(upstream) else {
             return Err(JobError::Invalid("no upstream has that name; choose one of the list".into()));
         };
-        options.check().map_err(JobError::Invalid)?;
+        let has_pages = job.kind != JobKind::Batch;
+        if has_pages {
+            options.check().map_err(JobError::Invalid)?;
+        }
         let selection = options.selection().map_err(JobError::Invalid)?;
         let model = model.trim();
         if model.len() > 200 || model.contains(char::is_control) {
@@ -346,9 +346,15 @@ impl Jobs {
         let job = self
             .write(id, |job| {
                 (job.name, job.upstream, job.model) = (name, upstream.name().to_owned(), model.to_owned());
-                job.options = options;
+                // Each request has its own.
+                if has_pages {
+                    job.options = options;
+                }
             })
             .await?;
+        if !has_pages {
+            return Ok(job);
+        }
         // Which pages there are follows from the selection.
         self.touch(id, |live| {
             for file in &mut live.job.files {
@@ -359,223 +365,8 @@ impl Jobs {
         Ok(job)
     }
 
-    /// Starts a draft.
-    ///
-    /// # Errors
-    /// [`JobError`]; the draft stays as it is.
-    pub async fn start(&self, id: JobId) -> Result<(), JobError> {
-        // Whether a file needs a password is known once it has been opened.
-        loop {
-            let revision = self.revision();
-            let is_unread = |live: &Live| live.job.files.iter().any(|file| file.status == FileStatus::Unread);
-            if self.is_stopping() || !self.look(id, is_unread)? {
-                break;
-            }
-            self.changed(revision).await;
-        }
-        let turn = self.turn().await?;
-        let job = self.job(id)?;
-        let state = job.state.after(Action::Start)?;
-        if job.files.is_empty() {
-            return Err(JobError::Invalid("add at least one file first".into()));
-        }
-        if job.kind == JobKind::Rebuild {
-            drop(turn);
-            return self.rebuild(id).await;
-        }
-        let upstream = self.upstream(&job.upstream);
-        let upstream =
-            upstream.ok_or_else(|| JobError::Invalid(format!("there is no upstream {} any more", job.upstream)))?;
-        if upstream.needs_model() && job.model.is_empty() {
-            return Err(JobError::Invalid("choose a model".into()));
-        }
-        // What it would be asked with is tried before it counts as started.
-        drop(upstream.connect(&job.model, &job.options).map_err(JobError::Invalid)?);
-        if let Some(file) = job.files.iter().find(|file| matches!(file.status, FileStatus::NeedsPassword { .. })) {
-            return Err(JobError::Invalid(format!("{} needs its password; enter it, or remove the file", file.name)));
-        }
-        self.write(id, |job| set_state(job, state, "")).await?;
-        self.launch_or_fail(id, &[]).await;
-        Ok(())
-    }
-
-    /// Stops sending; requests in flight are finished and their answers kept.
-    ///
-    /// # Errors
-    /// [`JobError`].
-    pub async fn pause(&self, id: JobId) -> Result<(), JobError> {
-        let _turn = self.turn().await?;
-        let state = self.job(id)?.state.after(Action::Pause)?;
-        self.write(id, |job| set_state(job, state, "")).await?;
-        if let Some(run) = self.look(id, |live| live.run.clone())? {
-            run.control.pause();
-        }
-        Ok(())
-    }
-
-    /// Goes on with a job that was paused, cancelled or has failed.
-    ///
-    /// # Errors
-    /// [`JobError`].
-    pub async fn resume(&self, id: JobId) -> Result<(), JobError> {
-        let _turn = self.turn().await?;
-        let state = self.job(id)?.state.after(Action::Resume)?;
-        self.write(id, |job| set_state(job, state, "")).await?;
-        match self.look(id, |live| live.run.clone())? {
-            Some(run) if !run.control.is_stopping() && !run.control.is_ended() => {
-                run.control.resume();
-                Ok(())
-            }
-            Some(run) => {
-                // It ends on its own account; the next one begins behind it.
-                run.again.set(true);
-                Ok(())
-            }
-            None => {
-                self.launch_or_fail(id, &[]).await;
-                Ok(())
-            }
-        }
-    }
-
-    /// Ends a job before its end. Requests in flight are finished, unless `drop_calls`; answers stay.
-    ///
-    /// # Errors
-    /// [`JobError`].
-    pub async fn cancel(&self, id: JobId, drop_calls: bool) -> Result<(), JobError> {
-        let _turn = self.turn().await?;
-        let state = self.job(id)?.state.after(Action::Cancel)?;
-        self.write(id, |job| set_state(job, state, "")).await?;
-        if let Some(run) = self.look(id, |live| live.run.clone())? {
-            run.again.set(false);
-            match drop_calls {
-                true => run.control.drop_calls("cancelled"),
-                false => drop(run.control.finish("cancelled")),
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks again about pages that failed; only about those with this code, if one is named. Returns how many.
-    ///
-    /// # Errors
-    /// [`JobError`].
-    pub async fn retry(&self, id: JobId, code: Option<&str>) -> Result<usize, JobError> {
-        let _turn = self.turn().await?;
-        let job = self.job(id)?;
-        let state = job.state.after(Action::Retry)?;
-        let failed = self.inner.store.failed(id).await?;
-        let has_code = |reason: &Option<tidegate_batch::FailureNote>| {
-            code.is_none_or(|code| reason.as_ref().is_some_and(|note| note.code == code))
-        };
-        let pages: Vec<(u32, u32)> = failed
-            .iter()
-            .filter(|record| has_code(&record.entry.error))
-            .filter(|record| {
-                job.file(record.file).and_then(|file| file.state(record.entry.page)) == Some(PageState::Failed)
-            })
-            .map(|record| (record.file, record.entry.page))
-            .collect();
-        if pages.is_empty() {
-            return Ok(0);
-        }
-        match self.look(id, |live| live.run.clone())?.filter(|run| !run.control.is_ended()) {
-            Some(run) if !run.control.is_stopping() => {
-                run.retry(&pages);
-                if job.state == JobState::Paused {
-                    self.write(id, |job| set_state(job, state, "")).await?;
-                    run.control.resume();
-                }
-            }
-            Some(_) => return Err(JobError::Invalid("the job is ending; retry in a moment".into())),
-            None => {
-                self.write(id, |job| set_state(job, state, "")).await?;
-                self.launch_or_fail(id, &pages).await;
-            }
-        }
-        Ok(pages.len())
-    }
-
-    /// Deletes a job with its files and results.
-    ///
-    /// # Errors
-    /// [`JobError::Invalid`] while it runs.
-    pub async fn delete(&self, id: JobId) -> Result<(), JobError> {
-        let _turn = self.turn().await?;
-        let (state, run) = self.look(id, |live| (live.job.state, live.run.clone()))?;
-        if state == JobState::Running {
-            return Err(JobError::Invalid("the job is running; cancel it first".into()));
-        }
-        if let Some(run) = run {
-            run.control.finish("deleted");
-            run.ended().await;
-        }
-        self.inner.store.remove_job(id).await?;
-        self.inner.jobs.borrow_mut().remove(&id);
-        self.inner.passwords.borrow_mut().retain(|(job, _), _| *job != id);
-        self.inner.pictures.forget(id);
-        self.inner.revision.set(self.inner.revision.get() + 1);
-        self.inner.changed.notify_all();
-        let place = self.inner.place.clone();
-        to_thread(move || place.remove(id))
-            .await
-            .map_err(|error| JobError::Disk(std::io::Error::other(error.to_string())))??;
-        Ok(())
-    }
-
-    /// Gives the password of a PDF. It is kept in memory alone.
-    ///
-    /// # Errors
-    /// [`JobError`].
-    pub async fn unlock(&self, id: JobId, file: u32, password: Secret) -> Result<bool, JobError> {
-        let found = self.job(id)?.file(file).cloned().ok_or(JobError::NotFound("file"))?;
-        if password.expose().len() > 1_024 {
-            return Err(JobError::Invalid("the password is too long".into()));
-        }
-        self.inner.passwords.borrow_mut().insert((id, file), password);
-        self.read_file(id, found.number).await;
-        let opened = self.look(id, |live| live.job.file(file).map(|file| file.status == FileStatus::Readable))?;
-        let opened = opened.unwrap_or(false);
-        if !opened {
-            self.inner.passwords.borrow_mut().remove(&(id, file));
-        }
-        Ok(opened)
-    }
-
-    /// Stops all runs: what is in flight is finished, as far as `grace` allows. Jobs that run go on with the next server.
-    pub async fn stop(&self, grace: Duration) -> Stopped {
-        self.inner.stopping.set(true);
-        let runs: Vec<Rc<Run>> = self.inner.jobs.borrow().values().filter_map(|live| live.run.clone()).collect();
-        for run in &runs {
-            run.control.finish("the server stops");
-        }
-        let dropping: JoinHandle<()> = spawn({
-            let runs = runs.clone();
-            async move {
-                sleep(grace).await;
-                runs.iter().for_each(|run| run.control.drop_calls("the server stops"));
-            }
-        });
-        for run in &runs {
-            run.ended().await;
-        }
-        dropping.cancel();
-        let running = self.inner.jobs.borrow().values().filter(|live| live.job.state == JobState::Running).count();
-        Stopped { running }
-    }
-
     pub(super) fn is_stopping(&self) -> bool {
         self.inner.stopping.get()
-    }
-}
-
-/// Sets a job's state, and the instants that follow from it.
-pub(super) fn set_state(job: &mut Job, state: JobState, reason: &str) {
-    let now = Timestamp::now();
-    (job.state, job.changed) = (state, now);
-    job.reason = reason.to_owned();
-    if state == JobState::Running {
-        job.started = job.started.or(Some(now));
     }
 }
 

@@ -5,13 +5,16 @@ use std::fmt;
 use std::rc::Rc;
 
 use tidegate_batch::plan::Prices;
-use tidegate_batch::{AutoConcurrency, Provider, Quotas};
+use tidegate_batch::{AutoConcurrency, Caller, Dialect, Provider, Quotas};
 use tidegate_limit::{Admission, Limit};
 
 use super::model::JobOptions;
 
 /// Makes the provider of one job: a model and options in, an error for people out.
 type Connect = Box<dyn Fn(&str, &JobOptions) -> Result<Rc<dyn Provider>, String>>;
+
+/// Makes what sends requests, without options of a job: each request has its own.
+type ConnectRequests = Box<dyn Fn() -> Result<Caller, String>>;
 
 /// An upstream. All of its jobs share its gate.
 pub struct Upstream {
@@ -25,6 +28,8 @@ pub struct Upstream {
     prices: Option<Prices>,
     needs_model: bool,
     connect: Connect,
+    /// What its server speaks, and the way to it, if it takes requests.
+    requests: Option<(Dialect, ConnectRequests)>,
 }
 
 impl Upstream {
@@ -48,6 +53,7 @@ impl Upstream {
             prices: None,
             needs_model: false,
             connect: Box::new(connect),
+            requests: None,
         }
     }
 
@@ -55,6 +61,13 @@ impl Upstream {
     #[must_use]
     pub fn model(mut self, model: impl Into<String>) -> Upstream {
         (self.model, self.needs_model) = (model.into(), true);
+        self
+    }
+
+    /// The same, taking requests as they stand in files, which a server of `dialect` answers. `connect` makes what sends them.
+    #[must_use]
+    pub fn requests(mut self, dialect: Dialect, connect: impl Fn() -> Result<Caller, String> + 'static) -> Upstream {
+        self.requests = Some((dialect, Box::new(connect)));
         self
     }
 
@@ -123,6 +136,20 @@ impl Upstream {
     #[must_use]
     pub fn known_prices(&self) -> Option<Prices> {
         self.prices
+    }
+
+    /// What the server speaks that its requests go to; `None` if it takes none.
+    #[must_use]
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.requests.as_ref().map(|(dialect, _)| *dialect)
+    }
+
+    /// What sends requests.
+    pub(crate) fn caller(&self) -> Result<Caller, String> {
+        match &self.requests {
+            Some((_, connect)) => connect(),
+            None => Err(format!("the upstream {} takes no requests", self.name)),
+        }
     }
 
     /// The provider of a job.

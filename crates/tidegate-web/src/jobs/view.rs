@@ -9,6 +9,7 @@ use tidegate_batch::{ItemState, SeenAs};
 
 use super::error::JobError;
 use super::model::{Counts, FileKind, FileStatus, Job, JobFile, JobId, JobKind, JobOptions, JobState, PageState};
+use super::requests::{BadLines, RequestText};
 use super::service::{Jobs, Live};
 use super::store::{Hits, PageRecord};
 
@@ -103,7 +104,7 @@ pub struct JobView {
     pub upstream: String,
     /// The model.
     pub model: String,
-    /// What is asked.
+    /// What is asked about each page; requests have their own in their file.
     pub options: JobOptions,
     /// Its state.
     pub state: JobStatus,
@@ -117,7 +118,7 @@ pub struct JobView {
     pub started: Option<String>,
     /// When its state changed last.
     pub changed: String,
-    /// Its pages by state.
+    /// Its pages, or its requests, by state.
     pub pages: Counts,
     /// What it waits for, while pages are blocked.
     pub blocked_by: Option<BlockedBy>,
@@ -129,6 +130,9 @@ pub struct JobView {
     pub cost: Cost,
     /// Its files.
     pub files: Vec<FileView>,
+    /// Lines of a draft's requests that its upstream does not take: nothing is sent while there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad_lines: Option<BadLines>,
 }
 
 /// A file of a job.
@@ -163,12 +167,12 @@ pub struct FailureView {
     pub pages: Vec<(u32, u32)>,
 }
 
-/// A page with its results.
+/// A page, or a request, with its results.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PageView {
     /// The number of its file.
     pub file: u32,
-    /// Its number, from 1.
+    /// Its number, from 1; of a request its line.
     pub page: u32,
     /// How far it has come.
     pub state: PageState,
@@ -178,6 +182,9 @@ pub struct PageView {
     pub blocked_by: Option<BlockedBy>,
     /// Its results; one of them is shown.
     pub versions: Vec<VersionView>,
+    /// What is asked, if it is a request of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestText>,
 }
 
 /// A result of a page.
@@ -271,6 +278,10 @@ impl Jobs {
             per_minute: progress.map_or(0.0, |progress| progress.per_minute),
             cost: Cost::of(job.tokens, upstream.and_then(|upstream| upstream.known_prices())),
             files: job.files.iter().map(file_view).collect(),
+            bad_lines: match (job.kind, job.state) {
+                (JobKind::Batch, JobState::Draft) => self.bad_lines(job).filter(|bad| bad.count > 0),
+                _ => None,
+            },
         }
     }
 
@@ -310,15 +321,23 @@ impl Jobs {
     /// # Errors
     /// [`JobError`].
     pub async fn page(&self, id: JobId, file: u32, page: u32) -> Result<PageView, JobError> {
-        let (state, asking, blocked_by) = self.look(id, |live| {
+        let (kind, state, asking, blocked_by) = self.look(id, |live| {
             let found = live.job.file(file).ok_or(JobError::NotFound("file"))?;
-            let state = found.state(page).ok_or(JobError::NotFound("page"))?;
+            let kind = live.job.kind;
+            let state = found.state(page).ok_or(JobError::NotFound(kind.unit()))?;
             let blocked = (state == PageState::Blocked).then(|| blocked_page(live, file, page)).flatten();
-            Ok::<_, JobError>((state, live.asking.contains(&(file, page)), blocked))
+            Ok::<_, JobError>((kind, state, live.asking.contains(&(file, page)), blocked))
         })??;
         let versions = self.inner.store.versions(id, file, page).await?;
-        let versions = versions.into_iter().map(|record| self.version_view(record)).collect();
-        Ok(PageView { file, page, state, asking, blocked_by, versions })
+        let mut versions: Vec<VersionView> = versions.into_iter().map(|record| self.version_view(record)).collect();
+        let request = match kind {
+            JobKind::Batch => Some(self.request(id, page).await?),
+            JobKind::Explain | JobKind::Rebuild => None,
+        };
+        if let Some(model) = request.as_ref().and_then(|request| request.model.as_ref()) {
+            versions.iter_mut().filter(|version| version.model.is_empty()).for_each(|it| it.model.clone_from(model));
+        }
+        Ok(PageView { file, page, state, asking, blocked_by, versions, request })
     }
 
     fn version_view(&self, record: PageRecord) -> VersionView {
@@ -348,12 +367,17 @@ impl Jobs {
         }
     }
 
-    /// The pages of a file in which `text` occurs, and how often it does in all.
+    /// The pages or requests of a file in which `text` occurs, and how often it does in all.
     pub(crate) async fn search(&self, id: JobId, file: u32, text: &str) -> Result<Hits, JobError> {
-        self.job(id)?;
-        match text.trim() {
-            "" => Ok(Hits::default()),
-            text => Ok(self.inner.store.find(id, file, text.to_owned()).await?),
+        let kind = self.job(id)?.kind;
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Hits::default());
+        }
+        let hits = self.inner.store.find(id, file, text.to_owned()).await?;
+        match kind {
+            JobKind::Batch => self.find_requests(id, text, hits).await,
+            JobKind::Explain | JobKind::Rebuild => Ok(hits),
         }
     }
 }

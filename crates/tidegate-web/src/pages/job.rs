@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
+use tidegate_batch::jsonl::Which;
 
 use super::jobs::first_page;
 use super::new;
@@ -17,6 +18,9 @@ use crate::live::{Source, Values};
 use crate::page::Page;
 use crate::request::Request;
 use crate::site::Site;
+
+/// Rows of the table.
+const TABLE_LEN: usize = 500;
 
 /// Pages of a failure that are named; the others are in the grid.
 const NAMED_MAX: usize = 24;
@@ -32,7 +36,8 @@ pub(super) fn mount(site: &mut Site, jobs: &Jobs) {
                 return Ok(new::page(&jobs, &view, request.may_act(), None, None).await);
             }
             let failures = jobs.failures(id).await.map_err(failure)?;
-            let table = request.query("file").and_then(|file| file.parse().ok());
+            let number = |name: &str| request.query(name).and_then(|text| text.parse::<u32>().ok());
+            let table = number("file").map(|file| Part { file, from: number("from").unwrap_or(0) as usize });
             let job = jobs.job(id).map_err(failure)?;
             Ok::<Page, Failure>(page(&view, &job, &failures, table, request.may_act()))
         }
@@ -81,7 +86,8 @@ pub(super) fn mount(site: &mut Site, jobs: &Jobs) {
             let id = job_id(&request)?;
             let form = request.form().await?;
             let retried = jobs.retry(id, form.get("code")).await.map_err(failure)?;
-            request.audit(format!("job {id}: {}", counted(retried as u64, "page")));
+            let unit = jobs.job(id).map_err(failure)?.kind.unit();
+            request.audit(format!("job {id}: {}", counted(retried as u64, unit)));
             Ok(Answer::see_other(&format!("/jobs/{id}")))
         }
     });
@@ -102,7 +108,7 @@ pub(super) fn mount(site: &mut Site, jobs: &Jobs) {
     });
 }
 
-/// `3.html`: the file of that number; `all.zip`, `md.zip`: all files.
+/// `3.html`: the file of that number; `all.zip`, `md.zip`: all files; `results.jsonl`, `errors.jsonl`: those of requests.
 pub(super) async fn download(jobs: &Jobs, request: &Request) -> Result<Answer, JobError> {
     use crate::jobs::Format;
     let id = job_id(request).map_err(|_| JobError::NotFound("job"))?;
@@ -110,6 +116,8 @@ pub(super) async fn download(jobs: &Jobs, request: &Request) -> Result<Answer, J
     let (stem, ending) = name.rsplit_once('.').ok_or(JobError::NotFound("file"))?;
     let download = match (stem, ending) {
         ("all", "zip") => jobs.download_all(id, None).await?,
+        ("results", "jsonl") => jobs.download_results(id, Which::Answered).await?,
+        ("errors", "jsonl") => jobs.download_results(id, Which::Failed).await?,
         (format, "zip") => {
             let format = Format::parse(format).ok_or(JobError::NotFound("format"))?;
             jobs.download_all(id, Some(format)).await?
@@ -123,9 +131,10 @@ pub(super) async fn download(jobs: &Jobs, request: &Request) -> Result<Answer, J
     Ok(super::jobs_api::send(download))
 }
 
-fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>, may_act: bool) -> Page {
+fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<Part>, may_act: bool) -> Page {
     let base = format!("/jobs/{}", view.id);
-    let explain = view.kind == JobKind::Explain;
+    let (explain, batch) = (view.kind == JobKind::Explain, view.kind == JobKind::Batch);
+    let unit = view.kind.unit();
     let body = html! {
         (page_key(&key(view)))
         div.job-head {
@@ -136,14 +145,14 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                     p.sub {
                         span data-h="job.state" { (status(view.state)) } " since " (time(&view.changed)) " · "
                         (counted(view.files.len() as u64, "file"))
-                        @if !view.model.is_empty() { " · " (view.model) } @else if explain { " · " (view.upstream) }
-                        @if explain { " · " a href="#options" { "options" } }
+                        @if !view.model.is_empty() { " · " (view.model) } @else if explain || batch { " · " (view.upstream) }
+                        @if explain || batch { " · " a href="#options" { "options" } }
                     }
                 }
                 div.btns {
                     @if may_act { (actions(view, &base)) }
                     @if let Some(page) = first_page(view) { a.btn href=(page) { "Read" } }
-                    @if view.pages.pages > 0 { (downloads(&base)) }
+                    @if view.pages.pages > 0 { (downloads(&base, view.kind)) }
                     @if may_act {
                         @match view.state {
                             JobStatus::Running | JobStatus::Blocked | JobStatus::Paused => { a.btn.danger href={ (base) "/cancel" } { "Cancel…" } }
@@ -172,8 +181,8 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
         }
         section.sec aria-labelledby="h-pages" {
             div.sec-head {
-                h2 #h-pages { "Pages" }
-                span.dim.small { "one cell per page, in file order; a dark edge starts a file" }
+                h2 #h-pages { @if batch { "Requests" } @else { "Pages" } }
+                span.dim.small { @if batch { "one cell per request, in the order of their lines" } @else { "one cell per page, in file order; a dark edge starts a file" } }
             }
             div.panel.gridbox {
                 ul.legend {
@@ -182,8 +191,8 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                     }
                 }
                 (grid(view, job))
-                p.readout #readout { span data-readout aria-live="polite" { (counted(view.pages.pages, "page")) " in " (counted(view.files.len() as u64, "file")) }
-                    span.end.dim data-keys hidden { kbd { "←" } " " kbd { "→" } " page " kbd { "↑" } " " kbd { "↓" } " row " kbd { "F" } " next failed " kbd { "Enter" } " read" } }
+                p.readout #readout { span data-readout aria-live="polite" { (counted(view.pages.pages, unit)) " in " (counted(view.files.len() as u64, "file")) }
+                    span.end.dim data-keys hidden { kbd { "←" } " " kbd { "→" } " " (unit) " " kbd { "↑" } " " kbd { "↓" } " row " kbd { "F" } " next failed " kbd { "Enter" } " read" } }
                 (page_table(view, job, table))
             }
         }
@@ -193,7 +202,7 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                 div.boxed {
                     table.t.files.cards {
                         caption.vh { "Files of this job" }
-                        thead { tr { th scope="col" { "State" } th scope="col" { "File" } th.num scope="col" { "Pages" } th.num scope="col" { "In flight" } th.num scope="col" { "Failed" } th scope="col" { span.vh { "Downloads" } } } }
+                        thead { tr { th scope="col" { "State" } th scope="col" { "File" } th.num scope="col" { @if batch { "Requests" } @else { "Pages" } } th.num scope="col" { "In flight" } th.num scope="col" { "Failed" } th scope="col" { span.vh { "Downloads" } } } }
                         tbody {
                             @for file in &view.files {
                                 @let key = |part: &str| format!("job.f.{}.{part}", file.number);
@@ -204,14 +213,19 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
                                         @else { span.clip { (file.name) } }
                                         @if let Some(reason) = &file.reason { div.small.bad { (sentence(reason)) } }
                                     }
-                                    td.num data-l="pages" data-v=(key("pages")) { (file_pages(file)) }
+                                    td.num data-l=(if batch { "lines" } else { "pages" }) data-v=(key("pages")) { (file_pages(file)) }
                                     td.num data-l="in flight" data-v=(key("flight")) { (count(file.pages.in_flight)) }
                                     td.num data-l="failed" data-v=(key("failed")) { (count(file.pages.failed)) }
                                     td.small.full { @if file.pages.pages > 0 { div.links {
                                         a href={ (base) "?file=" (file.number) "#page-table" } { "table" }
-                                        a href={ (base) "/download/" (file.number) ".html" } { "html" }
-                                        a href={ (base) "/download/" (file.number) ".md" } { "md" }
-                                        a href={ (base) "/download/" (file.number) ".json" } { "json" }
+                                        @if batch {
+                                            a href={ (base) "/download/results.jsonl" } { "results" }
+                                            a href={ (base) "/download/errors.jsonl" } { "errors" }
+                                        } @else {
+                                            a href={ (base) "/download/" (file.number) ".html" } { "html" }
+                                            a href={ (base) "/download/" (file.number) ".md" } { "md" }
+                                            a href={ (base) "/download/" (file.number) ".json" } { "json" }
+                                        }
                                     } } }
                                 }
                             }
@@ -221,12 +235,21 @@ fn page(view: &JobView, job: &Job, failures: &[FailureView], table: Option<u32>,
             }
             div.stack {
                 section aria-labelledby="h-failed" {
-                    div.sec-head { h2 #h-failed { "Failed pages, by reason" } span.end.dim.small { span data-v="job.n.x" { (count(view.pages.failed)) } " of " (count(view.pages.pages)) } }
+                    div.sec-head { h2 #h-failed { "Failed " (unit) "s, by reason" } span.end.dim.small { span data-v="job.n.x" { (count(view.pages.failed)) } " of " (count(view.pages.pages)) } }
                     @if failures.is_empty() { p.sub { "None." } }
                     @else {
                         (reasons(view, failures, &base, may_act))
                         @if is_active(view) { p.cap { "As of " (format::time_now()) "; the grid shows later ones, too." } }
                     }
+                }
+            }
+        }
+        @if batch {
+            section.sec #options aria-labelledby="h-opt" {
+                div.sec-head { h2 #h-opt { "Options" } }
+                dl.kv.panel {
+                    dt { "Upstream" } dd { (view.upstream) }
+                    dt { "Model" } dd { @if view.model.is_empty() { "as each request says" } @else { (view.model) ", whatever the requests say" } }
                 }
             }
         }
@@ -258,7 +281,7 @@ fn actions(view: &JobView, base: &str) -> Markup {
             JobStatus::Paused | JobStatus::Failed | JobStatus::Cancelled => { (button("resume", "Resume", Some("p"))) }
             _ => {}
         }
-        @if view.pages.failed > 0 && view.kind == JobKind::Explain {
+        @if view.pages.failed > 0 && view.kind != JobKind::Rebuild {
             form.inline method="post" action={ (base) "/retry" } {
                 button.btn { "Retry " span data-v="job.n.x" { (count(view.pages.failed)) } " failed" }
             }
@@ -266,16 +289,22 @@ fn actions(view: &JobView, base: &str) -> Markup {
     }
 }
 
-fn downloads(base: &str) -> Markup {
+fn downloads(base: &str, kind: JobKind) -> Markup {
     html! {
         details.menu {
             summary.btn { "Download" }
-            ul {
+            @if kind == JobKind::Batch {
+                ul {
+                    li { a href={ (base) "/download/results.jsonl" } { "Answers, one per line " small { ".jsonl" } } }
+                    li { a href={ (base) "/download/errors.jsonl" } { "Failed requests " small { ".jsonl" } } }
+                    li { a href={ (base) "/download/all.zip" } { "Both " small { ".zip" } } }
+                }
+            } @else { ul {
                 li { a href={ (base) "/download/html.zip" } { "Web pages, one per file " small { ".html.zip" } } }
                 li { a href={ (base) "/download/md.zip" } { "Markdown " small { ".md.zip" } } }
                 li { a href={ (base) "/download/json.zip" } { "JSON " small { ".json.zip" } } }
                 li { a href={ (base) "/download/all.zip" } { "Everything " small { ".zip" } } }
-            }
+            } }
         }
     }
 }
@@ -285,7 +314,7 @@ fn figures(view: &JobView) -> Markup {
     let pages = &view.pages;
     let share = if pages.pages == 0 { 0.0 } else { pages.settled() as f64 / pages.pages as f64 * 100.0 };
     html! {
-        div { dt { "Pages" } dd { (count(pages.settled())) " " span.dim { "/ " (count(pages.pages)) } small { (format!("{share:.1} %")) " · " (count(pages.left())) " left" } } }
+        div { dt { @if view.kind == JobKind::Batch { "Requests" } @else { "Pages" } } dd { (count(pages.settled())) " " span.dim { "/ " (count(pages.pages)) } small { (format!("{share:.1} %")) " · " (count(pages.left())) " left" } } }
         @match (view.state, view.remaining_s) {
             (JobStatus::Running | JobStatus::Blocked, Some(left)) => {
                 @let left = Duration::try_from_secs_f64(left).unwrap_or_default();
@@ -301,7 +330,7 @@ fn figures(view: &JobView) -> Markup {
             }
         } }
         @if matches!(view.state, JobStatus::Running | JobStatus::Blocked) {
-            div { dt { "Rate" } dd { (format!("{:.0}", view.per_minute)) " " span.dim { "/ min" } small { "pages, last minute" } } }
+            div { dt { "Rate" } dd { (format!("{:.0}", view.per_minute)) " " span.dim { "/ min" } small { (view.kind.unit()) "s, last minute" } } }
         }
         div { dt { "Tokens" } dd { (tokens_short(view.cost.tokens_in)) small { "in · " (tokens_short(view.cost.tokens_out)) " out" } } }
     }
@@ -319,10 +348,10 @@ fn note(view: &JobView) -> Markup {
                     i.c.b aria-hidden="true" {}
                     div {
                         p {
-                            strong { (counted(view.pages.blocked, "page")) " blocked by " (blocked.limit) "." } " "
+                            strong { (counted(view.pages.blocked, view.kind.unit())) " blocked by " (blocked.limit) "." } " "
                             @if let (Some(used), Some(amount)) = (blocked.used, blocked.amount) { (count(used)) " of " (count(amount)) " are used. " }
                             @if let Some(until) = blocked.until_ms {
-                                "The next page is admitted at " time { strong { (instant(at(until), now)) } } ", in " span.nb data-until=(until) { (duration(at(until).duration_since(now).unwrap_or_default())) } "."
+                                "The next " (view.kind.unit()) " is admitted at " time { strong { (instant(at(until), now)) } } ", in " span.nb data-until=(until) { (duration(at(until).duration_since(now).unwrap_or_default())) } "."
                             }
                         }
                         @if view.state == JobStatus::Blocked { p { "The job goes on by itself. This page may be closed; the server may be restarted." } }
@@ -330,28 +359,30 @@ fn note(view: &JobView) -> Markup {
                 }
             }
             (JobStatus::Failed, _) => {
-                div.note.fail { i.c.x aria-hidden="true" {} div { p { strong { "The job stopped. " } (sentence(&view.reason)) } p { "Answers so far are kept; Resume sends what is missing." } } }
+                div.note.fail { i.c.x aria-hidden="true" {} div { p { strong { "The job stopped. " } (sentence(&view.reason)) } p { @if view.pages.left() > 0 { "Answers so far are kept; Resume sends what is missing." } @else { "Every " (view.kind.unit()) " has a result; Retry asks again those that failed." } } } }
             }
             (JobStatus::Paused, _) => {
                 div.note { i.c.p aria-hidden="true" {} div { p { @if view.reason.is_empty() { "Paused. Nothing is sent until the job is resumed." } @else { (sentence(&view.reason)) } } } }
             }
             (JobStatus::Cancelled, _) => {
-                div.note { i.c.s aria-hidden="true" {} div { p { (counted(view.pages.left(), "page")) " not sent. The answers so far are kept; Resume sends what is missing." } } }
+                div.note { i.c.s aria-hidden="true" {} div { p { (counted(view.pages.left(), view.kind.unit())) " not sent. The answers so far are kept; Resume sends what is missing." } } }
             }
             _ => {}
         }
     }
 }
 
-/// One cell per page; the first of a file, and the first behind a gap, say which file and page they are.
+/// One cell per page or request; the first of a file, and the first behind a gap, say which file and page they are.
 fn grid(view: &JobView, job: &Job) -> Markup {
+    let unit = view.kind.unit();
+    let called = if view.kind == JobKind::Batch { "line" } else { "page" };
     let label = format!(
-        "{} in {}. Arrow keys move from page to page, Enter opens the page in the reader.",
-        counted(view.pages.pages, "page"),
+        "{} in {}. Arrow keys move from {unit} to {unit}, Enter opens the {unit} in the reader.",
+        counted(view.pages.pages, unit),
         counted(view.files.len() as u64, "file")
     );
     html! {
-        div.cells data-grid="job.pages" data-read={ "/jobs/" (view.id) "/read" } tabindex="0" role="group" aria-label=(label) aria-describedby="readout" {
+        div.cells data-grid="job.pages" data-called=(called) data-read={ "/jobs/" (view.id) "/read" } tabindex="0" role="group" aria-label=(label) aria-describedby="readout" {
             @for file in &job.files {
                 @for (at, (page, state)) in file.pages().enumerate() {
                     @if at == 0 {
@@ -365,22 +396,44 @@ fn grid(view: &JobView, job: &Job) -> Markup {
     }
 }
 
-/// The pages of one file as a table: the twin of the grid.
-fn page_table(view: &JobView, job: &Job, table: Option<u32>) -> Markup {
-    let file = table.and_then(|number| job.files.iter().find(|file| file.number == number));
+/// A part of the table of a file.
+#[derive(Clone, Copy)]
+struct Part {
+    file: u32,
+    /// Rows before it.
+    from: usize,
+}
+
+/// The pages or requests of one file as a table, a part of it at a time: the twin of the grid.
+fn page_table(view: &JobView, job: &Job, part: Option<Part>) -> Markup {
+    let file = part.and_then(|part| job.file(part.file));
     let file = file.or_else(|| job.files.iter().find(|file| file.pages().next().is_some()));
+    let heading = if view.kind == JobKind::Batch { "Requests" } else { "Pages" };
+    let column = if view.kind == JobKind::Batch { "Line" } else { "Page" };
     html! {
         @if let Some(file) = file {
-            details.twin #page-table open[table.is_some()] {
-                summary { "Pages as a table: " (file.name) }
-                div.scroll.filelist tabindex="0" role="region" aria-label={ "Pages of " (file.name) } {
+            @let all = file.pages().count();
+            @let from = part.map_or(0, |part| part.from).min(all.saturating_sub(1) / TABLE_LEN * TABLE_LEN);
+            @let link = |from: usize| format!("/jobs/{}?file={}&from={from}#page-table", view.id, file.number);
+            details.twin #page-table open[part.is_some()] {
+                summary { (heading) " as a table: " (file.name) }
+                div.scroll.filelist tabindex="0" role="region" aria-label={ (heading) " of " (file.name) } {
                     table.t {
-                        caption.vh { "Pages of " (file.name) }
-                        thead { tr { th scope="col" { "Page" } th scope="col" { "State" } } }
+                        caption.vh { (heading) " of " (file.name) }
+                        thead { tr { th scope="col" { (column) } th scope="col" { "State" } } }
                         tbody {
-                            @for (page, state) in file.pages() {
+                            @for (page, state) in file.pages().skip(from).take(TABLE_LEN) {
                                 tr { th scope="row" { a href={ "/jobs/" (view.id) "/read/" (file.number) "/" (page) } { (page) } } td { (page_state(state)) } }
                             }
+                        }
+                    }
+                }
+                @if all > TABLE_LEN {
+                    div.pager {
+                        span { (count(from as u64 + 1)) "–" (count((from + TABLE_LEN).min(all) as u64)) " of " (count(all as u64)) }
+                        span.end {
+                            @if from > 0 { a href=(link(from.saturating_sub(TABLE_LEN))) { "Before" } " " }
+                            @if from + TABLE_LEN < all { a href=(link(from + TABLE_LEN)) { "After" } }
                         }
                     }
                 }
@@ -390,26 +443,27 @@ fn page_table(view: &JobView, job: &Job, table: Option<u32>) -> Markup {
 }
 
 fn reasons(view: &JobView, failures: &[FailureView], base: &str, may_act: bool) -> Markup {
+    let unit = view.kind.unit();
     let name = |number: u32| view.files.iter().find(|file| file.number == number).map_or("", |file| file.name.as_str());
     html! {
         ul.boxed.reasons {
             @for group in failures {
                 li {
-                    h3 { span.st { i.c.x aria-hidden="true" {} (counted(group.pages.len() as u64, "page")) } " " code.dim { (group.code) } }
+                    h3 { span.st { i.c.x aria-hidden="true" {} (counted(group.pages.len() as u64, unit)) } " " code.dim { (group.code) } }
                     p { (sentence(&group.reason)) }
                     p.small.sub {
                         @for (at, (file, page)) in group.pages.iter().take(NAMED_MAX).enumerate() {
                             @let is_first = at == 0 || group.pages[at - 1].0 != *file;
                             @if at > 0 { ", " }
-                            a href={ (base) "/read/" (file) "/" (page) } { @if is_first { (name(*file)) " " } (page) }
+                            a href={ (base) "/read/" (file) "/" (page) } { @if is_first { (name(*file)) @if view.kind == JobKind::Batch { " line" } " " } (page) }
                         }
                         @if group.pages.len() > NAMED_MAX { " and " (count((group.pages.len() - NAMED_MAX) as u64)) " more" }
                     }
-                    @if may_act && view.kind == JobKind::Explain {
+                    @if may_act && view.kind != JobKind::Rebuild {
                         form.btns method="post" action={ (base) "/retry" } {
                             input type="hidden" name="code" value=(group.code);
                             @let same: usize = failures.iter().filter(|other| other.code == group.code).map(|other| other.pages.len()).sum();
-                            button.btn { "Retry " (counted(same as u64, "page")) @if same > group.pages.len() { " (" (group.code) ")" } }
+                            button.btn { "Retry " (counted(same as u64, unit)) @if same > group.pages.len() { " (" (group.code) ")" } }
                         }
                     }
                 }
@@ -482,7 +536,7 @@ fn cancel(view: &JobView) -> Markup {
         div.message {
             p.crumb { a href="/jobs" { "Jobs" } " / " a href={ "/jobs/" (view.id) } { (view.name) } " / " }
             h1 { "Cancel " (view.name) "?" }
-            p.lede { (counted(view.pages.in_flight, "request")) " in flight; " (counted(view.pages.left() - view.pages.in_flight, "page"))
+            p.lede { (counted(view.pages.in_flight, "request")) " in flight; " (counted(view.pages.left() - view.pages.in_flight, view.kind.unit()))
                 " are not sent. The " (counted(view.pages.done + view.pages.cached, "answer")) " stay: resuming the job sends only what is missing." }
             form.stack method="post" action={ "/jobs/" (view.id) "/cancel" } {
                 p { label.check { input type="checkbox" name="finish" value="1" checked; " Let requests in flight finish; they are paid for" } }

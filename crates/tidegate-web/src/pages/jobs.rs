@@ -123,7 +123,7 @@ fn list(jobs: &Jobs, request: &Request) -> Page {
                     table.t.jobs.cards {
                         caption.vh { "Jobs, the newest first" }
                         thead { tr {
-                            th.c-state scope="col" { "State" } th scope="col" { "Job" } th.c-prog scope="col" { "Pages" }
+                            th.c-state scope="col" { "State" } th scope="col" { "Job" } th.c-prog scope="col" { "Progress" }
                             th.c-why scope="col" { "What it waits for" } th.c-when scope="col" { "Finish" }
                             th.num.c-cost scope="col" { "Paid" } th.c-acts scope="col" { span.vh { "Actions" } }
                         } }
@@ -149,7 +149,7 @@ fn list(jobs: &Jobs, request: &Request) -> Page {
 fn drop_row() -> Markup {
     html! {
         form.drop.row method="post" action="/jobs/new" enctype="multipart/form-data" data-upload="/api/v1/jobs" {
-            span.big { "Drop PDFs here" }
+            span.big { "Drop PDFs or a JSONL file here" }
             span data-upload-status role="status" { "the next step shows time and cost before anything is sent" }
             span.btns { (choose("files", "Choose files")) }
         }
@@ -160,7 +160,7 @@ fn drop_row() -> Markup {
 pub(super) fn choose(id: &str, label: &str) -> Markup {
     html! {
         label.vh for=(id) { (label) }
-        input #(id) type="file" name="files" multiple accept="application/pdf,.pdf,application/json,.json" required;
+        input #(id) type="file" name="files" multiple accept="application/pdf,.pdf,application/json,.json,.jsonl,.ndjson" required;
         button.btn.primary { "Upload" }
     }
 }
@@ -177,7 +177,7 @@ fn empty(jobs: &Jobs, may_act: bool) -> Markup {
                         path.f-soft d="M92 43c7-4 14-4 21 0s14 4 21 0 14-4 21 0 14 4 21 0V64H92z" {}
                         path.f-ink d="M84 2h8v62h-8z" {}
                     }
-                    span.big { "Drop PDFs here" }
+                    span.big { "Drop PDFs or a JSONL file here" }
                     span data-upload-status role="status" {
                         "up to " (limits.files_max) " files of " (parts::size(limits.file_bytes_max)) " each"
                     }
@@ -193,7 +193,8 @@ fn empty(jobs: &Jobs, may_act: bool) -> Markup {
                 li { b { "Plan" } "Choose a model and limits, and see the time that follows." }
                 li { b { "Run" } "Watch every page, and read each beside its picture. Pause and resume at any time." }
             }
-            p.small.dim.lede { "PDFs together with JSON files of an earlier run are shown again without sending anything." }
+            p.small.dim.lede { "A JSONL file has requests as for a provider’s batches, one per line; they are answered now, within the limits. \
+                PDFs together with JSON files of an earlier run are shown again without sending anything." }
         }
     }
 }
@@ -250,7 +251,7 @@ pub(super) fn first_page(job: &JobView) -> Option<String> {
 }
 
 fn about(job: &JobView) -> String {
-    let mut parts = vec![counted(job.files.len() as u64, "file"), counted(job.pages.pages, "page")];
+    let mut parts = vec![counted(job.files.len() as u64, "file"), counted(job.pages.pages, job.kind.unit())];
     parts.extend([&job.model, &job.upstream].into_iter().find(|it| !it.is_empty()).cloned());
     parts.join(" · ")
 }

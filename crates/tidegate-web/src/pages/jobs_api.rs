@@ -16,7 +16,7 @@ use super::parts::{failure, job_id, number, sentence};
 use super::{job, new};
 use crate::answer::{Answer, Failure};
 use crate::api::Doc;
-use crate::jobs::{Download, FailureView, Job, JobId, JobOptions, JobPlan, JobView, Jobs, PageView};
+use crate::jobs::{Download, FailureView, How, Job, JobId, JobKind, JobOptions, JobPlan, JobView, Jobs, PageView};
 use crate::site::Site;
 
 /// What is read of a file at a time.
@@ -45,8 +45,10 @@ struct UpstreamView {
     provider: String,
     /// The model that is proposed.
     model: String,
-    /// Whether a job has to choose a model.
+    /// Whether a job that explains has to choose a model.
     needs_model: bool,
+    /// Whether it takes jobs of requests.
+    takes_requests: bool,
 }
 
 /// What a draft is to do. What is missing stays as it is.
@@ -59,7 +61,7 @@ struct Change {
     upstream: Option<String>,
     /// The model.
     model: Option<String>,
-    /// The options.
+    /// The options of a job that explains; requests have their own.
     options: Option<JobOptions>,
 }
 
@@ -80,10 +82,10 @@ struct Retry {
     code: Option<String>,
 }
 
-/// How many pages are asked about again.
+/// How many pages or requests are asked again.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Retried {
-    /// Pages.
+    /// Pages or requests.
     pages: usize,
 }
 
@@ -100,9 +102,9 @@ struct Failures {
 struct Ask {
     /// The upstream's name; that of the job if it is missing.
     upstream: Option<String>,
-    /// The model; that of the job if it is missing.
+    /// The model; that of the job, or of the request, if it is missing.
     model: Option<String>,
-    /// The prompt; that of the job if it is missing.
+    /// The prompt; that of the job, or of the request, if it is missing.
     prompt: Option<String>,
 }
 
@@ -151,6 +153,7 @@ fn reading(site: &mut Site, jobs: &Jobs) {
             provider: it.provider().into(),
             model: it.default_model().into(),
             needs_model: it.needs_model(),
+            takes_requests: it.dialect().is_some(),
         };
         let list = UpstreamList { upstreams: here.upstreams().map(view).collect() };
         async move { Ok(list) }
@@ -174,14 +177,18 @@ fn reading(site: &mut Site, jobs: &Jobs) {
         },
     );
     let here = jobs.clone();
-    site.api_get("/api/v1/jobs/{id}/failures", &of_job("List the failed pages of a job by reason"), move |request| {
-        let jobs = here.clone();
-        async move { Ok(Failures { failures: jobs.failures(job_id(&request)?).await.map_err(failure)? }) }
-    });
+    site.api_get(
+        "/api/v1/jobs/{id}/failures",
+        &of_job("List the failed pages or requests of a job by reason"),
+        move |request| {
+            let jobs = here.clone();
+            async move { Ok(Failures { failures: jobs.failures(job_id(&request)?).await.map_err(failure)? }) }
+        },
+    );
     let here = jobs.clone();
     site.api_get(
         "/api/v1/jobs/{id}/files/{file}/pages/{page}",
-        &of_page("Show a page with its explanations"),
+        &of_page("Show a page with its explanations, or a request with its answers"),
         move |request| {
             let jobs = here.clone();
             async move {
@@ -191,9 +198,18 @@ fn reading(site: &mut Site, jobs: &Jobs) {
         },
     );
     let here = jobs.clone();
-    let doc = of_job("Download results: all.zip, html.zip, md.zip, json.zip, or NUMBER.html, .md, .json of one file")
-        .parameter("name", "The name of the download")
-        .sends(&["application/zip", "text/html; charset=utf-8", "text/markdown; charset=utf-8", "application/json"]);
+    let doc = of_job(
+        "Download results: all.zip, html.zip, md.zip, json.zip, or NUMBER.html, .md, .json of one file; of requests results.jsonl, \
+         errors.jsonl, or both in all.zip",
+    )
+    .parameter("name", "The name of the download")
+    .sends(&[
+        "application/zip",
+        "text/html; charset=utf-8",
+        "text/markdown; charset=utf-8",
+        "application/json",
+        "application/jsonl",
+    ]);
     site.api_raw(Method::GET, "/api/v1/jobs/{id}/download/{name}", None, &doc, move |request| {
         let jobs = here.clone();
         async move { job::download(&jobs, &request).await.map_err(failure) }
@@ -202,7 +218,7 @@ fn reading(site: &mut Site, jobs: &Jobs) {
 
 fn drafting(site: &mut Site, jobs: &Jobs) {
     let here = jobs.clone();
-    let doc = Doc::new("Make a draft of uploaded files")
+    let doc = Doc::new("Make a draft of uploaded files, PDFs or one JSONL file of requests")
         .takes_files()
         .error(413, "A file is too large.")
         .error(507, "There is no space.");
@@ -289,7 +305,7 @@ fn steering(site: &mut Site, jobs: &Jobs) {
         }
     });
     let here = jobs.clone();
-    let doc = of_job("Ask again about failed pages").error(409, "The job has not been started.");
+    let doc = of_job("Ask again about failed pages or requests").error(409, "The job has not been started.");
     site.api_action(
         Method::POST,
         "/api/v1/jobs/{id}/retry",
@@ -325,7 +341,7 @@ fn steering(site: &mut Site, jobs: &Jobs) {
 fn asking(site: &mut Site, jobs: &Jobs) {
     let here = jobs.clone();
     let path = "/api/v1/jobs/{id}/files/{file}/pages/{page}/ask";
-    let doc = of_page("Ask about a page again; the answer becomes a version of the page");
+    let doc = of_page("Ask about a page, or a request, again; the answer becomes a version of it");
     site.api_action(Method::POST, path, "ask about a page again", &doc, move |request, body: Ask| {
         let jobs = here.clone();
         async move {
@@ -333,8 +349,10 @@ fn asking(site: &mut Site, jobs: &Jobs) {
             request.audit(format!("job {id}, file {file}, page {page}"));
             let job = jobs.job(id).map_err(failure)?;
             let upstream = body.upstream.unwrap_or(job.upstream);
-            let (model, prompt) = (body.model.unwrap_or(job.model), body.prompt.unwrap_or(job.options.prompt));
-            jobs.ask_again(id, file, page, &upstream, &model, &prompt).await.map_err(failure)?;
+            let own_prompt = if job.kind == JobKind::Batch { String::new() } else { job.options.prompt };
+            let (model, prompt) = (body.model.unwrap_or(job.model), body.prompt.unwrap_or(own_prompt));
+            let how = How { upstream: &upstream, model: &model, prompt: &prompt };
+            jobs.ask_again(id, file, page, how).await.map_err(failure)?;
             jobs.page(id, file, page).await.map_err(failure)
         }
     });
@@ -380,7 +398,9 @@ fn of_job(summary: &'static str) -> Doc {
 }
 
 fn of_page(summary: &'static str) -> Doc {
-    of_job(summary).number("file", "The number of the file").number("page", "The number of the page, from 1")
+    of_job(summary)
+        .number("file", "The number of the file")
+        .number("page", "The number of the page, from 1; of a request its line")
 }
 
 /// Sends a file piece by piece, under its name.

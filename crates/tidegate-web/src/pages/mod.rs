@@ -13,4 +13,8 @@ mod new;
 #[cfg(feature = "jobs")]
 mod parts;
 #[cfg(feature = "jobs")]
+mod plan;
+#[cfg(feature = "jobs")]
 mod reader;
+#[cfg(feature = "jobs")]
+mod request;

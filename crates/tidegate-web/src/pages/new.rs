@@ -1,16 +1,14 @@
 //! A new job: its files, what is asked, and the plan that follows, before anything is sent.
 
-use std::time::Duration;
-
 use http::StatusCode;
-use maud::{Markup, PreEscaped, html};
-use tidegate_batch::plan::PER_FILE;
+use maud::{Markup, html};
 
 use super::jobs::choose;
-use super::parts::{failure, job_id, money_text, number, page_key, sentence, size, tokens_short};
+use super::parts::{failure, job_id, number, page_key, sentence, size};
+use super::plan::plan;
 use crate::answer::{Answer, Failure};
-use crate::format::{count, counted, duration};
-use crate::jobs::{FileKind, FileView, Job, JobId, JobKind, JobOptions, JobPlan, JobView, Jobs, Upstream};
+use crate::format::{count, counted};
+use crate::jobs::{BadLines, FileKind, FileView, JobId, JobKind, JobOptions, JobView, Jobs, Upstream, has_requests};
 use crate::live::{Source, Values};
 use crate::page::Page;
 use crate::request::{Form, Request};
@@ -111,6 +109,9 @@ pub(super) async fn upload_new(jobs: &Jobs, mut request: Request) -> Result<JobI
     if received.files.is_empty() {
         return Err(Failure::bad_request("Choose at least one file."));
     }
+    if received.files.len() > 1 && received.files.iter().any(has_requests) {
+        return Err(Failure::bad_request("A job of requests has one file: add each JSONL file by itself."));
+    }
     let id = jobs.create(JobKind::Explain, received.field("name").unwrap_or_default()).await.map_err(failure)?;
     request.audit(format!("job {id}: {}", counted(received.files.len() as u64, "file")));
     let added = jobs.add(id, received).await;
@@ -154,7 +155,10 @@ async fn configure(jobs: &Jobs, id: JobId, form: &Form) -> Result<(), Failure> {
     if job.kind == JobKind::Rebuild {
         return Ok(());
     }
-    let options = options(form).map_err(|error| Failure::bad_request(sentence(&error)))?;
+    let options = match job.kind {
+        JobKind::Batch => job.options,
+        _ => options(form).map_err(|error| Failure::bad_request(sentence(&error)))?,
+    };
     let (name, upstream) = (form.get("name").unwrap_or(&job.name), form.get("upstream").unwrap_or(&job.upstream));
     let model = form.get("model").unwrap_or(&job.model);
     jobs.configure(id, name, upstream, model, options).await.map_err(failure)?;
@@ -162,7 +166,7 @@ async fn configure(jobs: &Jobs, id: JobId, form: &Form) -> Result<(), Failure> {
 }
 
 /// Reads the options of a form. A field that is missing or empty has its default.
-fn options(form: &Form) -> Result<JobOptions, String> {
+pub(super) fn options(form: &Form) -> Result<JobOptions, String> {
     let defaults = JobOptions::default();
     let text = |name: &str| form.get(name).map(str::trim).filter(|text| !text.is_empty());
     let whole = |name: &str, label: &str| {
@@ -192,7 +196,7 @@ fn first(jobs: &Jobs, may_act: bool) -> Markup {
         div.head { div { h1 { "New job" } } }
         @if may_act {
             form.drop method="post" action="/jobs/new" enctype="multipart/form-data" data-upload="/api/v1/jobs" {
-                span.big { "Drop PDFs here" }
+                span.big { "Drop PDFs or a JSONL file here" }
                 span data-upload-status role="status" {
                     "up to " (limits.files_max) " files of " (size(limits.file_bytes_max)) " each"
                 }
@@ -210,7 +214,7 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
         Ok(job) => plan(jobs, &job, form).await,
         Err(_) => html! {},
     };
-    let rebuild = view.kind == JobKind::Rebuild;
+    let (rebuild, batch) = (view.kind == JobKind::Rebuild, view.kind == JobKind::Batch);
     let typed = |name: &str, otherwise: String| form.and_then(|form| form.get(name)).map_or(otherwise, str::to_owned);
     let text = |number: Option<u32>| number.map(|it| it.to_string()).unwrap_or_default();
     let o = &view.options;
@@ -230,7 +234,7 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
                 section.form-sec aria-labelledby="f-files" {
                     h2 #f-files { "Files" }
                     div.stack {
-                        @if may_act {
+                        @if may_act && (!batch || view.files.is_empty()) {
                             form.drop.row method="post" action={ (base) "/files" } enctype="multipart/form-data"
                                 data-upload={ "/api/v1/jobs/" (view.id) "/files" } {
                                 span.big { "Drop more files" }
@@ -240,17 +244,43 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
                         }
                         div.boxed.filelist tabindex="0" role="region" aria-label="Files of this job" {
                             table.t {
-                                caption.vh { "Files with their pages and estimated tokens" }
+                                caption.vh { "Files with their " (view.kind.unit()) "s and estimated tokens" }
                                 thead { tr {
-                                    th scope="col" { "File" } th.num scope="col" { "Pages" } th.num scope="col" { "Tokens" }
+                                    th scope="col" { "File" } th.num scope="col" { @if batch { "Requests" } @else { "Pages" } } th.num scope="col" { "Tokens" }
                                     th scope="col" { "Note" } th scope="col" { span.vh { "Remove" } }
                                 } }
                                 tbody { @for file in &view.files { (file_row(&base, file, may_act)) } }
                             }
                         }
+                        @if let Some(bad) = &view.bad_lines { (bad_lines(bad)) }
                     }
                 }
-                @if rebuild {
+                @if batch {
+                    section.form-sec aria-labelledby="f-model" {
+                        h2 #f-model { "Upstream and model" }
+                        @if !jobs.takes_requests() {
+                            div.note.fail { i.c.x aria-hidden="true" {} div { p { "No upstream of this server takes requests. Start the server with one, such as " code { "--provider openai" } "." } } }
+                        }
+                        div.fields {
+                            div.field {
+                                label for="upstream" { "Upstream" }
+                                select #upstream name="upstream" form="job" {
+                                    @for it in jobs.upstreams().filter(|it| it.dialect().is_some() || it.name() == upstream) {
+                                        option value=(it.name()) selected[it.name() == upstream] { (it.name()) (label(it)) }
+                                    }
+                                }
+                            }
+                            div.field.two {
+                                label for="model" { "Model" }
+                                input #model name="model" form="job" value=(typed("model", view.model.clone())) placeholder="as each request says" autocomplete="off" spellcheck="false" aria-describedby="model-h";
+                                span.hint #model-h { "A model here is used for all requests, whatever they say. Requests in Gemini’s form need one."
+                                    @if let Some(it) = jobs.upstream(&upstream).filter(|it| !it.key_origin().is_empty()) { " Key: " (it.key_origin()) ", on the server." }
+                                }
+                            }
+                        }
+                        p.cap { "Prompts and options are those of the requests. Limits belong to the upstream; all of its jobs share them." }
+                    }
+                } @else if rebuild {
                     section.form-sec aria-labelledby="f-what" {
                         h2 #f-what { "What happens" }
                         p.sub { "The explanations in the JSON files are shown beside the pages of the PDF with the same name. Nothing is \
@@ -321,7 +351,7 @@ pub(super) async fn page(jobs: &Jobs, view: &JobView, may_act: bool, form: Optio
                             label for="name" { "Job name" }
                             input #name name="name" value=(typed("name", view.name.clone())) maxlength="120";
                         }
-                        @if may_act {
+                        @if may_act && view.bad_lines.is_none() {
                             div.btns {
                                 button.btn.primary name="do" value="start" { @if rebuild { "Show the results" } @else { "Start job" } }
                                 @if !rebuild { button.btn name="do" value="plan" data-without-script { "Plan" } }
@@ -356,7 +386,8 @@ fn files_line(view: &JobView) -> String {
     let unread = view.files.iter().filter(|file| file.status == "unread").count();
     let broken =
         view.files.iter().filter(|file| matches!(file.status, "broken" | "needs_password" | "wrong_password")).count();
-    let mut line = format!("{}, {}", counted(view.files.len() as u64, "file"), counted(view.pages.pages, "page"));
+    let unit = view.kind.unit();
+    let mut line = format!("{}, {}", counted(view.files.len() as u64, "file"), counted(view.pages.pages, unit));
     if unread > 0 {
         line += &format!(", {unread} being read");
     }
@@ -397,13 +428,14 @@ fn file_row(base: &str, file: &FileView, may_act: bool) -> Markup {
 fn pages_cell(file: &FileView) -> String {
     match file.kind {
         FileKind::Json => String::new(),
-        FileKind::Pdf if file.pages.pages == 0 => "…".into(),
-        FileKind::Pdf => count(file.pages.pages),
+        FileKind::Jsonl if file.status == "broken" => String::new(),
+        FileKind::Pdf | FileKind::Jsonl if file.pages.pages == 0 => "…".into(),
+        FileKind::Pdf | FileKind::Jsonl => count(file.pages.pages),
     }
 }
 
 fn tokens_cell(file: &FileView) -> String {
-    file.tokens.map(count).unwrap_or_default()
+    file.tokens.filter(|_| file.status != "broken").map(count).unwrap_or_default()
 }
 
 fn note(file: &FileView) -> Markup {
@@ -413,8 +445,32 @@ fn note(file: &FileView) -> Markup {
             "readable" if file.kind == FileKind::Pdf && file.tokens.is_none() => { span.dim { "being read" } }
             "needs_password" => { span.tag { "needs its password" } }
             "wrong_password" => { span.tag { "wrong password" } }
+            "broken" if file.kind == FileKind::Jsonl => { span.bad { "bad lines" } }
             "broken" => { span.bad { (sentence(file.reason.as_deref().unwrap_or("it cannot be read"))) } }
-            _ => { @if file.kind == FileKind::Json { span.tag { "explanations" } } }
+            _ => {
+                @match file.kind {
+                    FileKind::Json => { span.tag { "explanations" } }
+                    FileKind::Jsonl => { span.tag { "requests" } }
+                    FileKind::Pdf => {}
+                }
+            }
+        }
+    }
+}
+
+/// Lines that cannot be sent, each with its number.
+fn bad_lines(bad: &BadLines) -> Markup {
+    let more = bad.count - bad.listed.len() as u64;
+    html! {
+        div.note.fail role="alert" {
+            i.c.x aria-hidden="true" {}
+            div {
+                p { strong { (counted(bad.count, "line")) " cannot be sent, so nothing is. " } "Correct the file, then add it as a " a href="/jobs/new" { "new job" } "." }
+                dl.lines {
+                    @for line in &bad.listed { dt { "Line " (count(line.line)) } dd { (sentence(&line.reason)) } }
+                }
+                @if more > 0 { p.small { "And " (counted(more, "line")) " more." } }
+            }
         }
     }
 }
@@ -432,119 +488,11 @@ fn values(view: &JobView) -> Values {
     values
 }
 
-/// The forms for passwords follow from these.
+/// The forms for passwords, the list of bad lines and the upstream that is proposed follow from these.
 fn key(view: &JobView) -> String {
     let is_locked = |file: &&FileView| matches!(file.status, "needs_password" | "wrong_password");
     let locked: Vec<String> = view.files.iter().filter(is_locked).map(|file| file.number.to_string()).collect();
-    format!("{} {:?} {}", locked.join(" "), view.state, view.files.len())
-}
-
-/// The plan of a draft with the values of a form, as the panel shows it.
-async fn plan(jobs: &Jobs, job: &Job, form: Option<&Form>) -> Markup {
-    let mut job = job.clone();
-    if let Some(form) = form {
-        match options(form) {
-            Ok(options) => job.options = options,
-            Err(wrong) => return html! { h2 #plan-h.small.dim { "Plan" } p role="status" { (sentence(&wrong)) } },
-        }
-        if let Some(upstream) = form.get("upstream") {
-            upstream.clone_into(&mut job.upstream);
-        }
-    }
-    let planned = jobs.plan(&job).await;
-    html! {
-        @match planned {
-            Err(reason) => { h2 #plan-h.small.dim { "Plan" } p role="status" { (sentence(&reason)) } }
-            Ok(plan) if plan.pages == 0 => { h2 #plan-h.small.dim { "Plan" } p.sub role="status" { "Pages are being counted." } }
-            Ok(plan) => { (panel(&plan)) }
-        }
-    }
-}
-
-fn panel(plan: &JobPlan) -> Markup {
-    let time = Duration::try_from_secs_f64(plan.duration_s).unwrap_or_default();
-    html! {
-        div {
-            h2 #plan-h.small.dim { "Plan · computed in " (plan.took_ms) " ms" }
-            p.sentence role="status" data-plan-sentence {
-                span { (counted(plan.pages, "page")) } " " span.sep { "·" } " " span { "about " (duration(time)) } br;
-                @match &plan.bound_by {
-                    Some(limit) => { span { "bound by " (limit_name(limit)) } }
-                    None => { span { "no limit binds" } }
-                }
-                @if let Some(cost) = plan.cost { " " span.sep { "·" } " " span { "≈ " (money_text(cost)) } }
-            }
-        }
-        div { (chart(plan)) }
-        div {
-            dl.kv {
-                dt { "Finishes" } dd { (duration(time)) " after the start" }
-                dt { "To send" } dd { (counted(plan.pages, "page")) @if plan.settled > 0 { "; " (count(plan.settled)) " have a result" } }
-                dt { "Tokens" } dd { "≈ " (tokens_short(plan.tokens_in)) " in · " (tokens_short(plan.tokens_out)) " out" }
-                dt { "Answer time" } dd { "taken as " (duration(Duration::from_secs_f64(plan.answer_time_s))) " per page" }
-                dt { "At once" } dd { (counted(plan.in_flight_peak, "request")) " at most" }
-                @if plan.too_large > 0 {
-                    dt { "Too large" } dd.bad { (counted(plan.too_large, "page")) " can never be sent"
-                        @if let Some(limit) = &plan.too_large_for { ": more than " (limit) " allows" } }
-                }
-            }
-        }
-    }
-}
-
-/// A limit of a plan, for people.
-fn limit_name(limit: &str) -> &str {
-    match limit {
-        PER_FILE => "pages per file",
-        "global" => "concurrency",
-        limit => limit,
-    }
-}
-
-/// Pages answered over time, and below it which limit binds.
-fn chart(plan: &JobPlan) -> Markup {
-    let (width, height) = (400.0, 104.0);
-    let end = plan.duration_s.max(f64::MIN_POSITIVE);
-    let x = |seconds: f64| (seconds / end * width).min(width);
-    let mut line = format!("M0 {height}");
-    for slice in &plan.timeline {
-        line += &format!(
-            "L{:.1} {:.1}",
-            x(slice.to_s),
-            height - slice.answered as f64 / plan.pages as f64 * (height - 4.0)
-        );
-    }
-    let mut svg = format!(
-        "<svg class=\"plot h120\" viewBox=\"0 0 400 120\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Forecast: {} answered after {}\">\
-         <path class=\"area\" d=\"{line}L{width} {height}Z\"/><path class=\"line\" d=\"{line}\"/>",
-        counted(plan.pages, "page"),
-        duration(Duration::try_from_secs_f64(plan.duration_s).unwrap_or_default())
-    );
-    let mut from = 0.0;
-    for slice in &plan.timeline {
-        if slice.bound_by.is_some() {
-            let wide = x(slice.to_s) - x(from);
-            svg +=
-                &format!("<rect class=\"f-block\" x=\"{:.1}\" width=\"{wide:.1}\" y=\"110\" height=\"10\"/>", x(from));
-        }
-        from = slice.to_s;
-    }
-    let limits: Vec<&str> = {
-        let mut names: Vec<&str> = plan.timeline.iter().filter_map(|slice| slice.bound_by.as_deref()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    };
-    html! {
-        figure {
-            div.chart { (PreEscaped(svg + "</svg>")) }
-            div.axis aria-hidden="true" { span { "0" } span { (duration(Duration::try_from_secs_f64(plan.duration_s).unwrap_or_default())) } }
-            figcaption { ul.legend {
-                li { svg.key aria-hidden="true" { rect.f-soft width="100%" height="100%" {} } "pages answered" }
-                @if !limits.is_empty() {
-                    li { svg.key aria-hidden="true" { rect.f-block width="100%" height="100%" {} } "bound by " (limits.iter().map(|limit| limit_name(limit)).collect::<Vec<_>>().join(", ")) }
-                }
-            } }
-        }
-    }
+    let bad = view.bad_lines.as_ref().map_or(0, |bad| bad.count);
+    let (files, upstream, model) = (view.files.len(), &view.upstream, &view.model);
+    format!("{} {:?} {files} {bad} {upstream} {model}", locked.join(" "), view.state)
 }

@@ -95,7 +95,7 @@ fn in_words(counts: &Counts) -> String {
         .filter(|state| counts.get(*state) > 0)
         .map(|state| format!("{} {}", format::count(counts.get(state)), state.word()))
         .collect();
-    if parts.is_empty() { "no pages yet".into() } else { parts.join(", ") }
+    if parts.is_empty() { "nothing yet".into() } else { parts.join(", ") }
 }
 
 /// The progress of a job; the post is where the gate is.
@@ -141,11 +141,12 @@ pub(super) fn cost(cost: &Cost) -> Markup {
     }
 }
 
-/// `0.0014`, `2.11`: enough figures to be told from nothing.
+/// `0.0014`, `2.11`, `< 0.0001`: never nothing for something.
 pub(super) fn money_text(money: f64) -> String {
     match money {
         m if m >= 0.095 => format!("{m:.2}"),
-        m if m > 0.0 => format!("{m:.4}"),
+        m if m >= 0.000_05 => format!("{m:.4}"),
+        m if m > 0.0 => "< 0.0001".into(),
         _ => "0".into(),
     }
 }
@@ -195,19 +196,19 @@ pub(super) fn why(job: &JobView) -> Markup {
                     @if job.state == JobStatus::Blocked { "Blocked by " } @else { "Bound by " }
                     b { (blocked.limit) } (amounts(blocked))
                     @if let Some(until) = blocked.until_ms {
-                        div.small.sub { "next page admitted " time { (format::instant(at(until), now)) } }
+                        div.small.sub { "next " (job.kind.unit()) " admitted " time { (format::instant(at(until), now)) } }
                     }
-                } @else { span.sub { "No limit: pages are read and sent" } }
+                } @else { span.sub { "No limit: " (job.kind.unit()) "s are read and sent" } }
             }
             JobStatus::Paused if job.reason.is_empty() => {
                 "Paused" div.small.sub { "nothing is sent until it is resumed" }
             }
             JobStatus::Paused => { (sentence(&job.reason)) }
             JobStatus::Failed => { span.bad { (sentence(&job.reason)) } div.small.sub { "Resume sends what is missing." } }
-            JobStatus::Done if job.pages.failed > 0 => { span.bad { (format::counted(job.pages.failed, "page")) " failed" } }
+            JobStatus::Done if job.pages.failed > 0 => { span.bad { (format::counted(job.pages.failed, job.kind.unit())) " failed" } }
             JobStatus::Done => { span.sub { (format::counted(job.files.len() as u64, "file")) " ready" } }
             JobStatus::Draft => { span.sub { "Not started" } }
-            JobStatus::Cancelled => { span.sub { (format::counted(job.pages.left(), "page")) " not sent" } }
+            JobStatus::Cancelled => { span.sub { (format::counted(job.pages.left(), job.kind.unit())) " not sent" } }
         }
     }
 }
@@ -244,4 +245,15 @@ fn took(job: &JobView) -> Option<Duration> {
     let started: Timestamp = job.started.as_ref()?.parse().ok()?;
     let changed: Timestamp = job.changed.parse().ok()?;
     Duration::try_from(changed.duration_since(started)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_that_was_paid_is_never_shown_as_nothing() {
+        let shown = [12.5, 0.1, 0.0014, 0.000_05, 0.000_001, 0.0].map(money_text);
+        assert_eq!(shown, ["12.50", "0.10", "0.0014", "0.0001", "< 0.0001", "0"]);
+    }
 }

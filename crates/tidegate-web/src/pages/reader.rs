@@ -1,4 +1,4 @@
-//! The reader: a page's picture beside its explanation, search, the next and the previous page, and one page asked again.
+//! The reader: a page's picture beside its explanation, or a request beside its answer; search, the next and the previous page, and one page asked again.
 
 use std::rc::Rc;
 
@@ -9,9 +9,10 @@ use tidegate_batch::markdown_to_html;
 
 use super::job::blocked_sentence;
 use super::parts::{failure, job_id, money_text, number, page_key, page_state, sentence, time};
+use super::request;
 use crate::answer::{Answer, Failure};
 use crate::format::{count, counted};
-use crate::jobs::{FileKind, Job, JobFile, JobId, JobKind, Jobs, PageState, PageView, VersionView, neighbours};
+use crate::jobs::{FileKind, How, Job, JobFile, JobId, JobKind, Jobs, PageState, PageView, VersionView, neighbours};
 use crate::live::{Source, Values};
 use crate::page::Page;
 use crate::request::Request;
@@ -65,7 +66,9 @@ pub(super) fn mount(site: &mut Site, jobs: &Jobs) {
             let text = |name: &str| form.get(name).unwrap_or_default().to_owned();
             request.audit(format!("job {id}, file {file}, page {page}, upstream {}", text("upstream")));
             let prompt = text("prompt").replace("\r\n", "\n");
-            jobs.ask_again(id, file, page, &text("upstream"), &text("model"), &prompt).await.map_err(failure)?;
+            let (upstream, model) = (text("upstream"), text("model"));
+            let how = How { upstream: &upstream, model: &model, prompt: &prompt };
+            jobs.ask_again(id, file, page, how).await.map_err(failure)?;
             Ok(Answer::see_other(&format!("/jobs/{id}/read/{file}/{page}?compare=1")))
         }
     });
@@ -144,6 +147,10 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
     let compares = request.query("compare").is_some() && (view.versions.len() > 1 || view.asking);
     let base = format!("/jobs/{id}/read/{number}/{page}");
     let may_act = request.may_act();
+    let batch = job.kind == JobKind::Batch;
+    let (unit, called) = (job.kind.unit(), if batch { "Line" } else { "Page" });
+    let search = if batch { "Search requests and answers" } else { "Search in this document" };
+    let last = file.numbers.last().copied().unwrap_or(page);
     let body = html! {
         (page_key(&key))
         div.head {
@@ -153,32 +160,37 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
             }
             div.btns { details.menu {
                 summary.btn { "Download" }
-                ul {
+                @if batch {
+                    ul {
+                        li { a href={ "/jobs/" (id) "/download/results.jsonl" } { "Answers, one per line " small { ".jsonl" } } }
+                        li { a href={ "/jobs/" (id) "/download/errors.jsonl" } { "Failed requests " small { ".jsonl" } } }
+                    }
+                } @else { ul {
                     li { a href={ "/jobs/" (id) "/download/" (number) ".html" } { "This file as a web page " small { ".html" } } }
                     li { a href={ "/jobs/" (id) "/download/" (number) ".md" } { "This file as Markdown " small { ".md" } } }
                     li { a href={ "/jobs/" (id) "/download/" (number) ".json" } { "This file as JSON " small { ".json" } } }
                     li { a href={ "/jobs/" (id) "/download/all.zip" } { "All files " small { ".zip" } } }
-                }
+                } }
             } }
         }
         div.toolbar {
             div.btns {
-                @match before { Some(to) => { a.btn rel="prev" href=(link(to)) data-key="ArrowLeft" aria-label="Previous page, key K" { "←" } } None => { span.btn aria-disabled="true" { "←" } } }
+                @match before { Some(to) => { a.btn rel="prev" href=(link(to)) data-key="ArrowLeft" aria-label={ "Previous " (unit) ", key K" } { "←" } } None => { span.btn aria-disabled="true" { "←" } } }
                 form.found action={ "/jobs/" (id) "/read/" (number) } {
-                    label.vh for="pg" { "Page" }
+                    label.vh for="pg" { (called) }
                     input #pg.pageno.num type="text" inputmode="numeric" name="page" value=(page);
                     @if !sought.is_empty() { input type="hidden" name="q" value=(sought); }
-                    " of " (count(file.page_count.max(page).into()))
+                    @if batch { " of " (count(last.into())) " lines" } @else { " of " (count(file.page_count.max(page).into())) }
                 }
-                @match after { Some(to) => { a.btn rel="next" href=(link(to)) data-key="ArrowRight" aria-label="Next page, key J" { "→" } } None => { span.btn aria-disabled="true" { "→" } } }
+                @match after { Some(to) => { a.btn rel="next" href=(link(to)) data-key="ArrowRight" aria-label={ "Next " (unit) ", key J" } { "→" } } None => { span.btn aria-disabled="true" { "→" } } }
             }
             form.find role="search" action=(base) {
-                label.vh for="rq" { "Search in this document" }
-                input #rq type="search" name="q" value=(sought) data-key="/" placeholder="Search in this document";
+                label.vh for="rq" { (search) }
+                input #rq type="search" name="q" value=(sought) data-key="/" placeholder=(search);
             }
             @if !sought.trim().is_empty() {
                 span.found role="status" {
-                    b { (hits.count) } @if hits.count == 1 { " hit on " } @else { " hits on " } (counted(hits.pages.len() as u64, "page"))
+                    b { (hits.count) } @if hits.count == 1 { " hit on " } @else { " hits on " } (counted(hits.pages.len() as u64, unit))
                     @if !hits.pages.is_empty() { ": " }
                     @for (at, hit) in hits.pages.iter().take(HITS_MAX).enumerate() {
                         @if at > 0 { ", " }
@@ -189,18 +201,19 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
             }
             @if view.versions.len() > 1 || view.asking {
                 span.seg.end role="group" aria-label="Layout" {
-                    a href=(link((number, page))) aria-current=[(!compares).then_some("true")] { "Page and text" }
+                    a href=(link((number, page))) aria-current=[(!compares).then_some("true")] { @if batch { "Request and answer" } @else { "Page and text" } }
                     a href={ (base) "?compare=1" } aria-current=[compares.then_some("true")] { "Compare " (view.versions.len()) }
                 }
             }
         }
-        (strip(file, page, &hits.pages, &link))
+        (strip(file, page, &hits.pages, unit, &link))
         div.reader.three[compares].compact-prose[compares] {
             @if file.kind == FileKind::Pdf {
                 div.sticky { figure.paper {
                     img src={ "/jobs/" (id) "/picture/" (number) "/" (page) } width="620" height="877" alt={ "Page " (page) " of " (file.name) };
                 } }
             }
+            @if let Some(asked) = &view.request { (request::pane(asked, &sought)) }
             @if compares {
                 @let shown = view.versions.iter().find(|version| version.shown);
                 @let other = view.versions.iter().rev().find(|version| !version.shown);
@@ -213,31 +226,31 @@ async fn page(jobs: &Jobs, request: &Request) -> Result<Page, Failure> {
             } @else {
                 article aria-labelledby="ex-h" {
                     @match view.versions.iter().find(|version| version.shown) {
-                        Some(version) => { (said(&job, version, page, &sought, "ex-h", &format!("Explanation of page {page}"))) }
-                        None => { (not_yet(&view)) }
+                        Some(version) => { (said(&job, version, page, &sought, "ex-h", &heading(job.kind, page))) }
+                        None => { (not_yet(&view, job.kind)) }
                     }
-                    @if may_act && job.kind == JobKind::Explain { (again(jobs, &job, &view, &base)) }
+                    @if may_act && job.kind != JobKind::Rebuild { (again(jobs, &job, &view, &base)) }
                 }
             }
         }
-        @if let Some(to) = after { span hidden data-prefetch={ "/jobs/" (id) "/picture/" (to.0) "/" (to.1) } {} }
+        @if let Some(to) = after.filter(|_| !batch) { span hidden data-prefetch={ "/jobs/" (id) "/picture/" (to.0) "/" (to.1) } {} }
     };
-    let title = format!("Page {page} · {}", file.name);
+    let title = format!("{called} {page} · {}", file.name);
     Ok(Page::new(title, body).live(format!("page/{id}.{number}.{page}")).script("jobs.js"))
 }
 
-fn strip(file: &JobFile, page: u32, hits: &[u32], link: &impl Fn((u32, u32)) -> String) -> Markup {
+fn strip(file: &JobFile, page: u32, hits: &[u32], unit: &str, link: &impl Fn((u32, u32)) -> String) -> Markup {
     let here = file.position(page).unwrap_or(0);
     let from = here.saturating_sub(STRIP);
     let pages = file.pages().skip(from).take(2 * STRIP + 1);
     html! {
-        nav aria-label="Pages of this file" {
+        nav aria-label={ @if unit == "page" { "Pages" } @else { "Requests" } " of this file" } {
             ul.strip {
                 @for (other, state) in pages {
                     @let is_hit = hits.binary_search(&other).is_ok();
                     li { a href=(link((file.number, other))) .hit[is_hit] aria-current=[(other == page).then_some("page")] {
                         i.c.(state.letter()) aria-hidden="true" {}
-                        span.vh { "page " } (other) span.vh { ", " (state.word()) @if is_hit { ", has hits" } }
+                        span.vh { (unit) " " } (other) span.vh { ", " (state.word()) @if is_hit { ", has hits" } }
                     } }
                 }
             }
@@ -259,7 +272,8 @@ fn said(job: &Job, version: &VersionView, page: u32, sought: &str, id: &str, hea
                     None => {}
                 }
                 @if version.cost.tokens_in + version.cost.tokens_out > 0 { span { (count(version.cost.tokens_in)) " + " (count(version.cost.tokens_out)) " tokens" } }
-                @if let Some(money) = version.cost.money { span { (money_text(money)) } }
+                // Nothing counted is not known to be free.
+                @if let Some(money) = version.cost.money.filter(|money| *money > 0.0) { span { (money_text(money)) } }
                 span { (time(&version.at)) }
             }
         }
@@ -268,12 +282,12 @@ fn said(job: &Job, version: &VersionView, page: u32, sought: &str, id: &str, hea
             (_, state) => {
                 div.note.fail[state == PageState::Failed] {
                     i.c.(state.letter()) aria-hidden="true" {}
-                    div { p { b { "Page " (page) @if state == PageState::Failed { " failed. " } @else { " was skipped. " } }
-                        (sentence(version.error.as_deref().unwrap_or("there is no explanation"))) } }
+                    div { p { b { @if job.kind == JobKind::Batch { "The request in line " } @else { "Page " } (page) @if state == PageState::Failed { " failed. " } @else { " was skipped. " } }
+                        (sentence(version.error.as_deref().unwrap_or("there is no answer"))) } }
                 }
             }
         }
-        @if version.truncated { p.note { "The explanation was cut off at the greatest length allowed." } }
+        @if version.truncated { p.note { "The answer was cut off at the greatest length allowed." } }
         @if let Some(quality) = &version.text_quality { p.cap { "The page’s text is " (quality) "." } }
         @for warning in &version.warnings { p.cap { (sentence(warning)) } }
     }
@@ -288,17 +302,25 @@ fn article(
     base: &str,
     may_act: bool,
 ) -> Markup {
-    let what = if version.version == 0 { "prompt of the job" } else { "asked again" };
+    let what = match (version.version, job.kind) {
+        (0, JobKind::Batch) => "as in the file",
+        (0, _) => "prompt of the job",
+        _ => "asked again",
+    };
     let id = format!("v{}-h", letter.to_lowercase());
     html! {
         article aria-labelledby=(id) {
             (said(job, version, page, sought, &id, &format!("{letter} · {what}")))
-            p.quote { (version.prompt.as_deref().unwrap_or(&job.options.prompt)) }
+            @match (&version.prompt, job.kind) {
+                (Some(prompt), _) => { p.quote { (prompt) } }
+                (None, JobKind::Batch) => {}
+                (None, _) => { p.quote { (job.options.prompt) } }
+            }
             @if version.shown { p.sec { span.tag.on { (letter) " is shown in downloads" } } }
             @else if may_act {
                 div.sec.btns {
                     @if version.state.is_explained() {
-                        form.inline method="post" action={ (base) "/choose" } { input type="hidden" name="version" value=(version.version); button.btn.primary { "Use " (letter) " for this page" } }
+                        form.inline method="post" action={ (base) "/choose" } { input type="hidden" name="version" value=(version.version); button.btn.primary { "Use " (letter) " for this " (job.kind.unit()) } }
                     }
                     @if version.version > 0 {
                         form.inline method="post" action={ (base) "/forget" } { input type="hidden" name="version" value=(version.version); button.btn.quiet { "Delete " (letter) } }
@@ -309,9 +331,17 @@ fn article(
     }
 }
 
-fn not_yet(view: &PageView) -> Markup {
+/// The heading of an answer.
+fn heading(kind: JobKind, page: u32) -> String {
+    match kind {
+        JobKind::Batch => "Answer".into(),
+        JobKind::Explain | JobKind::Rebuild => format!("Explanation of page {page}"),
+    }
+}
+
+fn not_yet(view: &PageView, kind: JobKind) -> Markup {
     html! {
-        header.version { h2 #ex-h { "Explanation of page " (view.page) } }
+        header.version { h2 #ex-h { (heading(kind, view.page)) } }
         div.note role="status" {
             i.c.(view.state.letter()) aria-hidden="true" {}
             div { p { (page_state(view.state)) ". "
@@ -327,20 +357,38 @@ fn not_yet(view: &PageView) -> Markup {
 
 fn again(jobs: &Jobs, job: &Job, view: &PageView, base: &str) -> Markup {
     let last = view.versions.last().and_then(|version| version.prompt.clone());
+    let batch = job.kind == JobKind::Batch;
+    // A request has its own prompt, or none that could be another one.
+    let own = match &view.request {
+        Some(request) => request.prompt.clone(),
+        None => Some(job.options.prompt.clone()),
+    };
+    let model = match &view.request {
+        Some(request) if job.model.is_empty() => request.model.clone().unwrap_or_default(),
+        _ => job.model.clone(),
+    };
     html! {
         section.sec.panel aria-labelledby="again-h" {
-            h2 #again-h { "Ask again with another prompt" }
-            @if view.asking { p.sub role="status" { "This page is being asked about. " a href={ (base) "?compare=1" } { "Compare" } } }
+            h2 #again-h { @if own.is_some() { "Ask again with another prompt or model" } @else { "Ask again with another model" } }
+            @if view.asking { p.sub role="status" { "This " (job.kind.unit()) " is being asked. " a href={ (base) "?compare=1" } { "Compare" } } }
             @else {
                 form.stack method="post" action={ (base) "/ask" } {
-                    div.field { label for="p2" { "Prompt" } textarea #p2 name="prompt" rows="3" { (last.unwrap_or_else(|| job.options.prompt.clone())) } }
+                    @match own {
+                        Some(own) => {
+                            div.field { label for="p2" { @if batch { "Prompt: the last message" } @else { "Prompt" } }
+                                textarea #p2 name="prompt" rows="3" { (last.unwrap_or(own)) } }
+                        }
+                        None => { p.sub { "The prompt of this request cannot be replaced here: it does not end with one text of the user. Change it in the file, as a job of its own." } }
+                    }
                     div.btns {
                         label.vh for="u2" { "Upstream" }
-                        select #u2.auto name="upstream" { @for it in jobs.upstreams() { option value=(it.name()) selected[it.name() == job.upstream] { (it.name()) } } }
+                        select #u2.auto name="upstream" {
+                            @for it in jobs.upstreams().filter(|it| !batch || it.dialect().is_some()) { option value=(it.name()) selected[it.name() == job.upstream] { (it.name()) } }
+                        }
                         label.vh for="m2" { "Model" }
-                        input #m2.auto name="model" value=(job.model) placeholder="Model";
+                        input #m2.auto name="model" value=(model) placeholder="Model";
                         button.btn.primary { "Ask" }
-                        span.small.dim { "this page alone; it is paid for" }
+                        span.small.dim { "this " (job.kind.unit()) " alone; it is paid for" }
                     }
                 }
             }
@@ -349,7 +397,7 @@ fn again(jobs: &Jobs, job: &Job, view: &PageView, base: &str) -> Markup {
 }
 
 /// HTML with every occurrence of `sought` in its text marked; tags are left alone.
-fn marked(html_text: &str, sought: &str) -> PreEscaped<String> {
+pub(super) fn marked(html_text: &str, sought: &str) -> PreEscaped<String> {
     let sought = sought.trim();
     if sought.is_empty() {
         return PreEscaped(html_text.to_owned());

@@ -3,6 +3,8 @@
 mod attacks;
 mod hostile;
 mod rebuilds;
+mod requests;
+mod requests_hostile;
 mod runs;
 mod support;
 

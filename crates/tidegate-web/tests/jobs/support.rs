@@ -45,18 +45,30 @@ pub(crate) fn local() -> Upstream {
 
 /// A mock server as an upstream.
 pub(crate) fn mock(server: &Handle, quotas: Quotas) -> Upstream {
+    mock_at(&server.base_url(), quotas)
+}
+
+/// A server that speaks as OpenAI's does as an upstream.
+pub(crate) fn mock_at(base: &str, quotas: Quotas) -> Upstream {
     let gate = Admission::from(quotas.gate().unwrap());
-    let (shared, base) = (gate.clone(), format!("{}/v1", server.base_url()));
-    let connect = move |model: &str, options: &JobOptions| {
+    let (shared, base) = (gate.clone(), format!("{base}/v1"));
+    let caller = move || {
         let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(20)).with_retries(1);
         let caller = Caller::new(&shared, Dialect::OpenAi, &base).map_err(|error| error.to_string())?;
-        let caller = caller.with_retries(Retries { backoff, ..Retries::default() });
+        Ok::<Caller, String>(caller.with_retries(Retries { backoff, ..Retries::default() }))
+    };
+    let of_requests = caller.clone();
+    let connect = move |model: &str, options: &JobOptions| {
+        let caller = caller()?;
         let parameters =
             Parameters { model: model.into(), max_tokens: options.max_tokens, temperature: options.temperature };
         Ok(Rc::new(Remote::new(caller, parameters)) as Rc<dyn Provider>)
     };
     let prices = Prices { input: 1.0, output: 2.0 };
-    Upstream::new("mock", "openai", gate, quotas, connect).model("any").prices(Some(prices))
+    Upstream::new("mock", "openai", gate, quotas, connect)
+        .model("any")
+        .prices(Some(prices))
+        .requests(Dialect::OpenAi, of_requests)
 }
 
 /// A server that is up.
@@ -173,6 +185,12 @@ impl Up {
         assert_eq!(started.status, 200, "{}", started.text());
     }
 
+    /// Starts a draft of requests as they are.
+    pub(crate) async fn begin_requests(&self, id: JobId) {
+        let started = self.api("POST", &format!("/jobs/{id}/start"), Value::Null).await;
+        assert_eq!(started.status, 200, "{}", started.text());
+    }
+
     /// The job, as the API shows it.
     pub(crate) async fn job(&self, id: JobId) -> Value {
         self.api("GET", &format!("/jobs/{id}"), Value::Null).await.json()
@@ -222,6 +240,15 @@ impl Up {
         self.stopper.stop();
         self.running.await.unwrap().unwrap();
     }
+}
+
+/// A file of requests, each with an id and what is asked.
+pub(crate) fn requests<'a>(asked: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    let line = |(id, text): (&str, &str)| {
+        let body = json!({"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": text}]});
+        json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    asked.into_iter().map(line).collect::<String>().into_bytes()
 }
 
 pub(crate) fn multipart(files: &[(&str, &[u8])]) -> (&'static str, Vec<u8>) {

@@ -23,6 +23,8 @@ pub(crate) struct PageRecord {
     pub(crate) prompt: Option<String>,
     pub(crate) at: Timestamp,
     pub(crate) entry: Entry,
+    /// Of a request that was asked again: its line of results, for the downloads.
+    pub(crate) line: Option<Vec<u8>>,
 }
 
 /// Where a text was found in a file.
@@ -143,6 +145,18 @@ impl JobStore {
         .await
     }
 
+    /// The lines of results that a person chose in place of the job's own.
+    pub(crate) async fn chosen_lines(&self, job: JobId) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.read(move |connection| {
+            let mut statement = connection.prepare(
+                "SELECT line FROM pages WHERE job = ?1 AND shown = 1 AND line IS NOT NULL ORDER BY file, page",
+            )?;
+            let rows = statement.query_map([job.0], |row| row.get(0))?;
+            rows.collect()
+        })
+        .await
+    }
+
     /// The pages of a job that failed, with their results.
     pub(crate) async fn failed(&self, job: JobId) -> Result<Vec<PageRecord>, StoreError> {
         self.read(move |connection| {
@@ -183,8 +197,8 @@ fn put(connection: &Connection, job: JobId, record: &PageRecord) -> rusqlite::Re
     let entry = serde_json::to_string(&record.entry).expect("texts and numbers");
     connection
         .prepare(
-            "INSERT OR REPLACE INTO pages (job, file, page, version, shown, state, upstream, model, prompt, at, entry)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "INSERT OR REPLACE INTO pages (job, file, page, version, shown, state, upstream, model, prompt, at, entry, line)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
             job.0,
@@ -198,6 +212,7 @@ fn put(connection: &Connection, job: JobId, record: &PageRecord) -> rusqlite::Re
             record.prompt,
             record.at.to_string(),
             entry,
+            record.line,
         ])?;
     Ok(())
 }
@@ -215,6 +230,8 @@ fn read_record(row: &Row<'_>) -> rusqlite::Result<PageRecord> {
         prompt: row.get(6)?,
         at: at.parse().map_err(|error: jiff::Error| unreadable(7, error.to_string()))?,
         entry: read_entry(row, 8)?,
+        // For downloads alone, which read it by itself.
+        line: None,
     })
 }
 

@@ -11,7 +11,11 @@ use super::error::StoreError;
 const APPLICATION: i32 = 0x7467_6a62;
 
 /// Counts up when the tables change.
-const VERSION: i64 = 1;
+///
+/// | version | new |
+/// |---|---|
+/// | 2 | `pages.line`: the result line of a request that was asked again |
+const VERSION: i64 = 2;
 
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let failed = |error: rusqlite::Error| StoreError::of(path, &error);
@@ -35,9 +39,11 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         .and_then(|_| connection.pragma_update(None, "synchronous", "FULL"))
         .and_then(|()| connection.pragma_update(None, "foreign_keys", "ON"))
         .map_err(failed)?;
+    let upgrade = if tables > 0 && version == 1 { "ALTER TABLE pages ADD COLUMN line BLOB;" } else { "" };
     connection
         .execute_batch(&format!(
             "BEGIN IMMEDIATE;
+             {upgrade}
              PRAGMA application_id = {APPLICATION};
              PRAGMA user_version = {VERSION};
              CREATE TABLE IF NOT EXISTS jobs (
@@ -83,6 +89,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
                  prompt TEXT,
                  at TEXT NOT NULL,
                  entry TEXT NOT NULL,
+                 line BLOB,
                  PRIMARY KEY (job, file, page, version)
              );
              CREATE INDEX IF NOT EXISTS page_states ON pages (shown, job, file, page, state);
@@ -90,4 +97,24 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         ))
         .map_err(failed)?;
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_an_older_server_gets_what_is_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("jobs.db");
+        let connection = open(&path).unwrap();
+        connection.execute_batch("ALTER TABLE pages DROP COLUMN line; PRAGMA user_version = 1;").unwrap();
+        drop(connection);
+        for _ in 0..2 {
+            let connection = open(&path).unwrap();
+            let lines: i64 = connection.query_row("SELECT count(line) FROM pages", [], |row| row.get(0)).unwrap();
+            let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+            assert_eq!((lines, version), (0, VERSION));
+        }
+    }
 }
