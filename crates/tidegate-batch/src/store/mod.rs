@@ -245,6 +245,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`]: there is no space.
+    #[cfg_attr(not(feature = "pdf"), allow(dead_code, reason = "pages are asked for, and they are those of PDFs"))]
     pub(crate) fn expect_answer(&self) -> Promise<Result<ExpectedAnswer, StoreError>> {
         let (promise, resolver) = promise::new(Err(StoreError::Closed { path: self.path.clone() }));
         let is_covered = {
