@@ -395,3 +395,30 @@ fn a_parameter_that_is_refused_by_both_names_is_not_sent_for_ever() {
     })
     .unwrap();
 }
+
+#[test]
+fn an_answer_with_a_number_or_a_byte_that_cannot_be_read_is_paid_for_once() {
+    run(async {
+        let endless = "{\"choices\":[{\"message\":{\"content\":\"yes\"},\"finish_reason\":\"stop\",\"logprobs\":[-1e999]}],\
+                       \"usage\":{\"prompt_tokens\":1e400,\"completion_tokens\":5}}";
+        let broken = endless.replace("yes", "yXs").replace("1e400", "9").into_bytes();
+        let broken: Vec<u8> = broken.into_iter().map(|byte| if byte == b'X' { 0xff } else { byte }).collect();
+        let server = Server::start(move |number, _| match number % 2 {
+            0 => Act::Say(200, endless.into()),
+            _ => Act::SayBytes(200, broken.clone()),
+        })
+        .await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_retries(hasty(5));
+        for (said, tokens) in [("yes", 5), ("y\u{fffd}s", 14)] {
+            let reply = caller.call_json(gate.unscoped(), &call()).await.unwrap();
+            assert_eq!(reply.value["choices"][0]["message"]["content"], said);
+            assert_eq!((reply.usage.unwrap().total(), reply.attempts), (tokens, 1));
+        }
+        for said in ["yes", "y\u{fffd}s"] {
+            let reply = caller.call(gate.unscoped(), &call(), |body| Dialect::OpenAi.answer(body)).await.unwrap();
+            assert_eq!((reply.value.text.as_str(), reply.attempts), (said, 1));
+        }
+    })
+    .unwrap();
+}

@@ -26,6 +26,8 @@ use tidegate_pdf::Reader;
 pub(crate) enum Act {
     /// Answers with this status and body.
     Say(u16, String),
+    /// The same, perhaps not UTF-8.
+    SayBytes(u16, Vec<u8>),
     /// The same with a header.
     SayWith(u16, (&'static str, &'static str), String),
     /// Answers so when that has happened.
@@ -119,8 +121,9 @@ async fn handle(State(shared): State<Shared>, request: axum::extract::Request) -
     }
     let (status, header, body) = match act {
         Act::Hold(..) => unreachable!("dealt with above"),
-        Act::Say(status, body) => (status, None, body),
-        Act::SayWith(status, header, body) => (status, Some(header), body),
+        Act::Say(status, body) => (status, None, body.into_bytes()),
+        Act::SayBytes(status, body) => (status, None, body),
+        Act::SayWith(status, header, body) => (status, Some(header), body.into_bytes()),
         Act::Hang => return std::future::pending().await,
     };
     let mut response = Response::builder().status(status).header("content-type", "application/json");
