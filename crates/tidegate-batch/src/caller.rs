@@ -26,6 +26,7 @@ use crate::base_url::{BadBaseUrl, BaseUrl};
 use crate::calibration::{Calibration, Typical};
 use crate::call::{Call, CallerStats, Reply, Retries};
 use crate::call_error::CallError;
+use crate::divided;
 use crate::estimate::tokens_of_text;
 use crate::key::ApiKey;
 use crate::large_answers;
@@ -474,7 +475,7 @@ impl Inner {
             }
         };
         let body = self.without_secrets(head.status.is_success(), body);
-        let body = if head.status.is_success() { self.dialect.assembled(mended::json(body)) } else { body };
+        let body = if head.status.is_success() { self.whole(body) } else { body };
         let took = sent.get().map_or(Duration::ZERO, |sent| sent.elapsed());
         let status = head.status.as_u16();
         let usage = head.status.is_success().then(|| self.dialect.usage_in(&body)).flatten();
@@ -514,6 +515,15 @@ impl Inner {
     fn without_secrets(&self, success: bool, body: Bytes) -> Bytes {
         let redactor = if success { &self.answers } else { &self.messages };
         redactor.redact_bytes(&body).map_or(body, Bytes::from)
+    }
+
+    /// The body of a success, mended and put together, without a secret that stands in its joined texts alone.
+    fn whole(&self, body: Bytes) -> Bytes {
+        let mended = mended::json(body);
+        let assembled = self.dialect.assembled(mended.clone());
+        // The chunks of a stream are joined by now.
+        let body = if assembled == mended { assembled } else { self.without_secrets(true, assembled) };
+        divided::without_secrets(&body, self.dialect, &self.answers).map_or(body, Bytes::from)
     }
 
     /// Reads a successful answer. What is wrong with it is said of the body without any secret, before it is shortened.
@@ -724,7 +734,9 @@ impl Inner {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         let said = value.as_ref().and_then(|value| {
             let error = value.get("error").or_else(|| value.pointer("/0/error")).unwrap_or(value);
-            error.as_str().or_else(|| error.get("message")?.as_str()).map(str::to_owned)
+            let said = error.as_str().or_else(|| error.get("message")?.as_str())?;
+            // Again: what is escaped twice shows itself when it is read.
+            Some(self.messages.redact(said).into_owned())
         });
         let line = excerpt(said.as_deref().map_or(body, str::as_bytes));
         if line.is_empty() { "(no message)".into() } else { line }

@@ -48,6 +48,7 @@ mod call;
 mod call_error;
 mod caller;
 mod concurrency;
+mod divided;
 mod estimate;
 #[cfg(feature = "pdf")]
 mod explain;

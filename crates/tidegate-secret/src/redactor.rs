@@ -23,8 +23,12 @@ const DATA_LEN_MIN: usize = 16;
 /// Shorter pieces of base64 are not looked for, for the same reason.
 const BASE64_LEN_MIN: usize = 6;
 
-/// Removes secrets from text, in the forms in which programs repeat them: as they are, percent-encoded, escaped in JSON, in
-/// Markdown or as HTML entities, and in base64, also as a part of what was encoded (`user:password`). JSON stays JSON.
+/// The longest run of backslashes that is looked at before an escaped character: each level of JSON within JSON doubles it.
+const BACKSLASHES_MAX: usize = 16;
+
+/// Removes secrets from text, in the forms in which programs repeat them: as they are, percent-encoded, escaped in JSON (also in
+/// a text of JSON that is a text of JSON), in Markdown or as HTML entities, and in base64, also as a part of what was encoded
+/// (`user:password`). JSON stays JSON.
 ///
 /// Redact before a text is shortened: of a secret that is cut in two, the first half would stay.
 ///
@@ -137,6 +141,41 @@ impl Redactor {
         Some(clean)
     }
 
+    /// Removes secrets from texts that are read one after the other, also those that are divided among them. Returns `true` if
+    /// there were any.
+    ///
+    /// ```
+    /// use tidegate_secret::{Redactor, Secret};
+    ///
+    /// let mut parts = ["the key is hun".to_owned(), "ter2, and more".to_owned()];
+    /// assert!(Redactor::new([&Secret::new("hunter2")]).redact_joined(parts.iter_mut()));
+    /// assert_eq!(parts, ["the key is (secret)", ", and more"]);
+    /// ```
+    pub fn redact_joined<'a>(&self, parts: impl IntoIterator<Item = &'a mut String>) -> bool {
+        let parts: Vec<&mut String> = parts.into_iter().collect();
+        let joined: String = parts.iter().map(|part| part.as_str()).collect();
+        let found = self.find(joined.as_bytes());
+        if found.is_empty() {
+            return false;
+        }
+        let mut start = 0;
+        for part in parts {
+            let end = start + part.len();
+            part.clear();
+            let mut from = start;
+            for range in found.iter().filter(|range| range.start < end && range.end > start) {
+                part.push_str(&joined[from..range.start.max(from)]);
+                if range.start >= start {
+                    part.push_str(REDACTED);
+                }
+                from = range.end.min(end);
+            }
+            part.push_str(&joined[from..end]);
+            start = end;
+        }
+        true
+    }
+
     /// Where secrets are, in order and without overlaps.
     fn find(&self, text: &[u8]) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
@@ -198,20 +237,6 @@ fn forms(text: &[u8], character: char) -> impl Iterator<Item = usize> {
     let plain = text.starts_with(bytes).then_some(bytes.len());
     let escaped = match text {
         [b'+', ..] if character == ' ' => Some(1),
-        [b'\\', b'u', ..] => {
-            let mut units = [0; 2];
-            let units = character.encode_utf16(&mut units);
-            text.get(..units.len() * 6)
-                .filter(|escapes| {
-                    let is_unit = |(escape, unit): (&[u8], &u16)| {
-                        escape.starts_with(b"\\u") && hex(&escape[2..]) == Some((*unit).into())
-                    };
-                    escapes.chunks(6).zip(units.iter()).all(is_unit)
-                })
-                .map(<[u8]>::len)
-        }
-        // JSON escapes three of them so, Markdown any.
-        [b'\\', escaped, ..] => (bytes == [*escaped] && escaped.is_ascii_punctuation()).then_some(2),
         [b'&', ..] => entity_len(text, character),
         [b'%', ..] => text
             .get(..bytes.len() * 3)
@@ -223,9 +248,44 @@ fn forms(text: &[u8], character: char) -> impl Iterator<Item = usize> {
             .map(<[u8]>::len),
         _ => None,
     };
-    // Markdown within JSON: its backslash is escaped, too.
-    let twice = matches!(text, [b'\\', b'\\', escaped, ..] if bytes == [*escaped] && escaped.is_ascii_punctuation());
-    plain.into_iter().chain(escaped).chain(twice.then_some(3))
+    plain.into_iter().chain(escaped).chain(backslashed(text, character))
+}
+
+/// Returns how many bytes at the beginning of `text` are `character` behind backslashes: escaped in JSON or Markdown, with a
+/// backslash for each escape or, within a text of JSON, with several.
+fn backslashed(text: &[u8], character: char) -> impl Iterator<Item = usize> {
+    let run = backslashes(text);
+    let escaped = match text.get(run) {
+        Some(_) if run == 0 => None,
+        Some(b'u') => unicode_len(text, character),
+        // JSON escapes three of them so, Markdown any.
+        Some(punctuation) => {
+            (char::from(*punctuation) == character && character.is_ascii_punctuation()).then_some(run + 1)
+        }
+        None => None,
+    };
+    // An even number of them: an escape that follows keeps its own backslash.
+    let itself = [2, 4, 8, 16].into_iter().filter(move |len| character == '\\' && *len <= run);
+    escaped.into_iter().chain(itself)
+}
+
+fn backslashes(text: &[u8]) -> usize {
+    text.iter().take(BACKSLASHES_MAX).take_while(|byte| **byte == b'\\').count()
+}
+
+/// Returns how many bytes at the beginning of `text` are the escapes of JSON for `character`, each `\uXXXX` behind one backslash
+/// or more.
+fn unicode_len(text: &[u8], character: char) -> Option<usize> {
+    let mut len = 0;
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        let run = backslashes(&text[len..]);
+        let escape = text.get(len + run..len + run + 5).filter(|_| run > 0)?;
+        if escape[0] != b'u' || hex(&escape[1..]) != Some((*unit).into()) {
+            return None;
+        }
+        len += run + 5;
+    }
+    Some(len)
 }
 
 /// The longest entity that is looked for: `&#x` and `;` around the digits of a character, perhaps with zeros before them.
@@ -419,6 +479,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A text of JSON, quoted in a text of JSON, and so on: each level doubles the backslashes.
+    #[test]
+    fn escapes_within_escapes_are_removed_and_json_stays_json() {
+        for secret in SECRETS.into_iter().chain(["sk-Very+Secret/Key=1234", "\u{1d528}\u{1d522}y-with-pairs"]) {
+            let redactor = redactor(secret);
+            let units: Vec<String> = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            let some = serde_json::json!(secret).to_string().replace('+', "\\u002b").replace('/', "\\/");
+            for form in [units.concat(), some.trim_matches('"').to_owned()] {
+                let mut text = format!("key {form} end");
+                for level in 0..4 {
+                    let clean = redactor.redact(&text).into_owned();
+                    let (from, to) = (text.find("key ").unwrap() + 4, text.find(" end").unwrap());
+                    assert_eq!(clean, format!("{}{REDACTED}{}", &text[..from], &text[to..]), "{level} {text}");
+                    text = serde_json::json!(text).to_string();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_secret_is_removed_wherever_it_is_divided() {
+        let secret = "ключ-sk-4711";
+        let redactor = redactor(secret);
+        let whole = format!("a {secret} b {secret}");
+        let places: Vec<usize> = whole.char_indices().map(|(at, _)| at).collect();
+        for &first in &places {
+            for &second in places.iter().filter(|second| **second >= first) {
+                let mut parts = [&whole[..first], &whole[first..second], &whole[second..]].map(str::to_owned);
+                assert!(redactor.redact_joined(parts.iter_mut()));
+                assert_eq!(parts.concat(), "a (secret) b (secret)", "{first} {second}");
+            }
+        }
+        let mut clean = ["a".to_owned(), "b".to_owned()];
+        assert!(!redactor.redact_joined(clean.iter_mut()));
+        assert_eq!(clean, ["a", "b"]);
     }
 
     #[test]

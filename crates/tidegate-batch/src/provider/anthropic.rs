@@ -37,11 +37,7 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
     if reason == Some("refusal") {
         return Err(Unreadable::Declined("the model declined to answer".into()));
     }
-    let said: String = content
-        .iter()
-        .filter(|part| text(part, "type") == Some("text"))
-        .filter_map(|part| text(part, "text"))
-        .collect();
+    let said: String = content.iter().filter(|part| is_said(part)).filter_map(|part| text(part, "text")).collect();
     if said.trim().is_empty() {
         return Err(match reason {
             Some("max_tokens") => Unreadable::Declined(
@@ -56,6 +52,11 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
         finish: if reason == Some("max_tokens") { Finish::Truncated } else { Finish::Complete },
         model: text(body, "model").map(Into::into),
     })
+}
+
+/// Returns `true` if the text of this part of a message is part of the answer.
+pub(super) fn is_said(part: &Value) -> bool {
+    text(part, "type") == Some("text")
 }
 
 pub(super) fn usage(body: &Value) -> Option<Usage> {

@@ -37,12 +37,8 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
     }
     let candidate = body.pointer("/candidates/0").ok_or_else(|| garbled("it has no candidates"))?;
     let parts = candidate.pointer("/content/parts").and_then(Value::as_array);
-    let said: String = parts
-        .into_iter()
-        .flatten()
-        .filter(|part| part.get("thought").and_then(Value::as_bool) != Some(true))
-        .filter_map(|part| text(part, "text"))
-        .collect();
+    let said: String =
+        parts.into_iter().flatten().filter(|part| is_said(part)).filter_map(|part| text(part, "text")).collect();
     let reason = text(candidate, "finishReason");
     match reason {
         Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "LANGUAGE" | "IMAGE_SAFETY") => {
@@ -62,6 +58,11 @@ pub(super) fn answer(body: &Value) -> Result<Answer, Unreadable> {
         finish: if reason == Some("MAX_TOKENS") { Finish::Truncated } else { Finish::Complete },
         model: text(body, "modelVersion").map(Into::into),
     })
+}
+
+/// Returns `true` if the text of this part is part of the answer and not a thought.
+pub(super) fn is_said(part: &Value) -> bool {
+    part.get("thought").and_then(Value::as_bool) != Some(true)
 }
 
 pub(super) fn usage(body: &Value) -> Option<Usage> {

@@ -210,6 +210,15 @@ impl Dialect {
         }
     }
 
+    /// Returns `true` if the text of this part of an answer is joined to what the answer says.
+    pub(crate) fn is_said(self, part: &Value) -> bool {
+        match self {
+            Dialect::OpenAi => true,
+            Dialect::Gemini => gemini::is_said(part),
+            Dialect::Anthropic => anthropic::is_said(part),
+        }
+    }
+
     /// Returns a chat completion that was streamed although no stream was asked for as the body it would have been; any
     /// other body as it is.
     pub(crate) fn assembled(self, body: Bytes) -> Bytes {

@@ -1,5 +1,6 @@
 //! A server that repeats what it was sent, and addresses that have a password.
 
+use serde_json::{Value, json};
 use tidegate_batch::{ApiKey, Call, CallError, Caller, Dialect, Estimate, Quotas};
 use tidegate_loop::run;
 
@@ -55,6 +56,79 @@ fn answers_and_refusals_that_repeat_the_key_are_passed_on_without_it() {
         let CallError::Refused { message, body, .. } = refused else { panic!("{refused}") };
         assert!(message.ends_with("(secret) no such thing"), "{message}");
         assert!(!String::from_utf8_lossy(&body).contains("hush"));
+    })
+    .unwrap();
+}
+
+/// The shapes of an answer in which each provider joins texts, with the key divided between two of them.
+fn divided(key: &str) -> [(Dialect, Value); 3] {
+    let (first, second) = (format!("key {}", &key[..9]), format!("{} end", &key[9..]));
+    let texts = json!([{"type": "text", "text": first}, {"type": "text", "text": second}]);
+    [
+        (Dialect::OpenAi, json!({"choices": [{"message": {"content": texts}, "finish_reason": "stop"}]})),
+        (Dialect::Gemini, json!({"candidates": [{"content": {"parts": texts}, "finishReason": "STOP"}]})),
+        (Dialect::Anthropic, json!({"content": texts, "stop_reason": "end_turn"})),
+    ]
+}
+
+#[test]
+fn a_key_that_is_divided_among_the_texts_of_an_answer_is_removed() {
+    run(async {
+        for (dialect, body) in divided(KEY) {
+            let body = body.to_string();
+            let server = Server::start(move |_, _| Act::Say(200, body.clone())).await;
+            let gate = gate(&Quotas::default());
+            let caller = Caller::new(&gate, dialect, &server.base).unwrap().with_key(key());
+            let answer = caller.call(gate.unscoped(), &call(), |body| dialect.answer(body)).await.unwrap().value;
+            assert_eq!(answer.text, "key (secret) end", "{dialect:?}");
+            let whole = caller.call_json(gate.unscoped(), &call()).await.unwrap().value.to_string();
+            assert!(!whole.contains(&KEY[..9]) && !whole.contains(&KEY[9..]), "{whole}");
+        }
+        // Two chunks of a stream, although no stream was asked for.
+        let chunk = |text: &str| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": text}}]}));
+        let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+        let stream = format!("{}{}{end}", chunk(&KEY[..9]), chunk(&KEY[9..]));
+        let server = Server::start(move |_, _| Act::Say(200, stream.clone())).await;
+        let gate = gate(&Quotas::default());
+        let caller = Caller::new(&gate, Dialect::OpenAi, &server.base).unwrap().with_key(key());
+        let answer = caller.call(gate.unscoped(), &call(), |body| Dialect::OpenAi.answer(body)).await.unwrap().value;
+        assert_eq!(answer.text, "(secret)");
+    })
+    .unwrap();
+}
+
+/// As a server says it that quotes what another server has said.
+#[test]
+fn a_key_whose_escapes_are_text_is_removed_from_answers_and_from_refusals() {
+    run(async {
+        let key = "sk-Very+Secret/Key=1234567890abcdef";
+        let escaped: String = key.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+        let partly = key.replace('/', "\\/").replace('+', "\\u002b");
+        for form in [escaped, partly] {
+            let said = format!("upstream said {{\"key\":\"{form}\"}} end");
+            for (dialect, body) in divided(KEY) {
+                let whole = body.to_string().replace(&KEY[..9], "").replace(&KEY[9..], "");
+                let whole = whole.replace("key ", json!(said).to_string().trim_matches('"'));
+                let refusal = json!({"error": {"message": said, "type": said, "code": said}}).to_string();
+                let server = Server::start(move |number, _| match number {
+                    0 | 1 => Act::Say(200, whole.clone()),
+                    _ => Act::Say(400, refusal.clone()),
+                })
+                .await;
+                let gate = gate(&Quotas::default());
+                let caller = Caller::new(&gate, dialect, &server.base).unwrap();
+                let caller = caller.with_key(Some(ApiKey::new(key, "a test").unwrap()));
+                let answer = caller.call(gate.unscoped(), &call(), |body| dialect.answer(body)).await.unwrap().value;
+                assert_eq!(answer.text, "upstream said {\"key\":\"(secret)\"} end end", "{dialect:?}");
+                let value = caller.call_json(gate.unscoped(), &call()).await.unwrap().value.to_string();
+                let refused = caller.call_json(gate.unscoped(), &call()).await.unwrap_err();
+                let CallError::Refused { message, body, .. } = &refused else { panic!("{refused}") };
+                assert_eq!(message, "upstream said {\"key\":\"(secret)\"} end");
+                for shown in [value, String::from_utf8_lossy(body).into_owned()] {
+                    assert!(!shown.contains("u002b") && shown.contains("(secret)"), "{shown}");
+                }
+            }
+        }
     })
     .unwrap();
 }
