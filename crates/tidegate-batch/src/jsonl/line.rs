@@ -124,6 +124,10 @@ impl ResultLine {
         ) else {
             return Err("it has neither a \"custom_id\" nor a \"key\"".to_owned());
         };
+        // A file of requests must not be taken for results, of which all have failed.
+        if fields.get("response").is_none() && fields.get("error").is_none() {
+            return Err("it has neither a \"response\" nor an \"error\"".to_owned());
+        }
         // The response may be large and need not be understood, but for its status.
         let response = fields.get("response").map(|span| &line[span]).filter(|bytes| *bytes != b"null");
         let status = response.and_then(|bytes| {
@@ -297,6 +301,12 @@ mod tests {
         let foreign = br#"{"id":"b","custom_id":"c","response":{"status_code":400,"body":{"error":{}}},"error":null}"#;
         assert!(!ResultLine::read(foreign).unwrap().succeeded);
         assert!(ResultLine::read(b"{\"id\":1}").is_err());
+        for request in [
+            &br#"{"custom_id":"a","method":"POST","url":"/v1/x","body":{"response":1}}"#[..],
+            br#"{"key":"k","request":{"contents":[]}}"#,
+        ] {
+            assert!(ResultLine::read(request).unwrap_err().contains("neither a \"response\""));
+        }
     }
 
     #[test]

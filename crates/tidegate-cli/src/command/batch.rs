@@ -1,6 +1,7 @@
 //! `tidegate batch`: many requests from a JSONL file, their answers into another.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -118,7 +119,7 @@ impl TryFrom<Args> for Config {
             (None, Input::File(path)) if !input.is_stream() => Output::File(path.with_extension("results.jsonl")),
             (None, _) => Output::Stdout,
         };
-        if matches!((&input, &output), (Input::File(from), Output::File(to)) if from == to) {
+        if matches!((&input, &output), (Input::File(from), Output::File(to)) if is_same_file(from, to)) {
             bail!("the results would overwrite the requests; choose another --output");
         }
         let Some(dialect) = args.server.address.provider.dialect() else {
@@ -167,6 +168,13 @@ impl TryFrom<Args> for Config {
             json: args.json,
         })
     }
+}
+
+/// Returns `true` if both paths lead to one regular file, perhaps by a link.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity =
+        |path: &Path| path.metadata().ok().filter(|found| found.is_file()).map(|found| (found.dev(), found.ino()));
+    one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// Where the counts of the minute and of the day are kept. Earlier versions kept those of a day beside the results, and those of

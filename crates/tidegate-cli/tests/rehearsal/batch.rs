@@ -157,10 +157,18 @@ fn what_cannot_run_says_why_and_what_to_do() {
     let good = place.write("good.jsonl", &questions(2));
     let bad = place.write("bad.jsonl", "{\"custom_id\":\"a\"}\n{}\n");
     let missing = place.path("missing.jsonl");
-    let cases: [(&[&str], i32, &str); 5] = [
+    let (hard, soft, copy) = (place.path("hard.jsonl"), place.path("soft.jsonl"), place.path("copy.jsonl"));
+    std::fs::hard_link(&good, &hard).unwrap();
+    std::os::unix::fs::symlink(&good, &soft).unwrap();
+    std::fs::copy(&good, &copy).unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
         (&[&missing], 2, "missing.jsonl"),
         (&[&bad], 2, "line 1: it has no \"url\""),
         (&[&good, "-o", &good], 2, "would overwrite the requests"),
+        (&[&good, "-o", &hard], 2, "would overwrite the requests"),
+        (&[&good, "-o", &soft], 2, "would overwrite the requests"),
+        (&[&good, "-o", &copy], 2, "line 1: it has neither a \"response\" nor an \"error\""),
+        (&[&good, "-o", &copy, "--retry-failed"], 2, "not a file of results"),
         (&[&good, "--provider", "local"], 2, "answers no requests"),
         (&[&good], 2, "wants a key (401)"),
     ];
@@ -170,6 +178,7 @@ fn what_cannot_run_says_why_and_what_to_do() {
         assert!(text(&done.stderr).contains(expected), "{args:?}: {}", text(&done.stderr));
     }
     assert_eq!(server.stats().accepted, 0);
+    assert_eq!((place.read("good.jsonl"), place.read("copy.jsonl")), (questions(2), questions(2)));
 }
 
 #[test]
