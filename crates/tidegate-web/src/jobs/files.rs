@@ -14,7 +14,7 @@ use super::model::{
 };
 use super::service::Jobs;
 use super::store::PageRecord;
-use super::upload::{self, Received, ReceivedFile, Room, UploadError};
+use super::upload::{self, Measuring, Received, ReceivedFile, Room, UploadError};
 
 /// The largest JSON that is read for a rebuild.
 const JSON_BYTES_MAX: u64 = 256 << 20;
@@ -36,8 +36,9 @@ impl Jobs {
     pub(crate) async fn receive(&self, content_type: &str, body: Body, files: usize) -> Result<Received, JobError> {
         let limits = self.inner.settings.uploads;
         let place = self.inner.place.clone();
+        let measuring = Measuring::begin(&self.inner.space);
         let used = to_thread(move || place.bytes_used()).await.unwrap_or(u64::MAX);
-        let room = Room { limits, files, bytes: limits.disk_bytes_max.saturating_sub(used) };
+        let room = Room { limits, files, reservation: measuring.ended(used, limits.disk_bytes_max) };
         let incoming = self.inner.place.incoming();
         Ok(upload::receive(content_type, body, &incoming, room).await?)
     }
@@ -59,7 +60,8 @@ impl Jobs {
             return Err(UploadError::TooManyFiles { max }.into());
         }
         let mut added = Added::default();
-        for file in received.files {
+        let Received { files, mut reservation, .. } = received;
+        for file in files {
             let job = self.job(id)?;
             let name = display_name(&file.name, "file.pdf");
             let Some(kind) = kind_of(&name, &file.start) else {
@@ -75,6 +77,7 @@ impl Jobs {
             let bytes = file.bytes;
             let folder = self.inner.place.files(id);
             let stored = file.keep(&folder)?;
+            reservation.keep(bytes);
             let file = JobFile {
                 number: job.files.last().map_or(1, |last| last.number + 1),
                 name,

@@ -106,18 +106,19 @@ impl Place {
         Ok(())
     }
 
-    /// The bytes that uploads and results use.
+    /// The bytes that uploads and results use, without uploads that are not complete: these have reserved theirs.
     pub(crate) fn bytes_used(&self) -> u64 {
-        bytes_below(&self.root)
+        bytes_below(&self.root, Some(&self.incoming()))
     }
 }
 
-fn bytes_below(path: &Path) -> u64 {
+fn bytes_below(path: &Path, except: Option<&Path>) -> u64 {
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     entries
         .flatten()
+        .filter(|entry| except != Some(&entry.path()))
         .map(|entry| match entry.metadata() {
-            Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+            Ok(found) if found.is_dir() => bytes_below(&entry.path(), None),
             Ok(found) => found.len(),
             // Removed meanwhile.
             Err(_) => 0,

@@ -21,7 +21,7 @@ use super::place::Place;
 use super::read::Pictures;
 use super::run::Run;
 use super::store::JobStore;
-use super::upload::UploadLimits;
+use super::upload::{Space, UploadLimits};
 use super::upstream::Upstream;
 use crate::site::Site;
 
@@ -72,6 +72,8 @@ pub(super) struct Inner {
     pub(super) pictures: Pictures,
     /// What was found in the files of requests, of jobs that have not ended when the server began.
     pub(super) scans: RefCell<HashMap<JobId, Rc<Scan>>>,
+    /// What uploads have reserved.
+    pub(super) space: Rc<Space>,
     /// Held while a job changes: one change at a time.
     turn: Arc<Semaphore>,
     pub(super) reading: Arc<Semaphore>,
@@ -119,6 +121,7 @@ impl Jobs {
             passwords: RefCell::default(),
             pictures,
             scans: RefCell::default(),
+            space: Rc::default(),
             turn: Arc::new(Semaphore::new(1)),
             reading: Arc::new(Semaphore::new(READING_MAX)),
             to_read: RefCell::default(),

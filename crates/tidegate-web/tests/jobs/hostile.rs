@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 
 use serde_json::{Value, json};
+use tidegate_loop::spawn;
 use tidegate_web::jobs::{Jobs, UploadLimits};
 
 use crate::support::{Up, local, multipart, on_loop, sample, settings};
@@ -18,6 +20,17 @@ fn files(path: &Path) -> Vec<String> {
         }
     }
     found
+}
+
+/// The bytes of all files below `path`.
+fn size_below(path: &Path) -> u64 {
+    let entries = fs::read_dir(path).unwrap().flatten();
+    entries
+        .map(|entry| match entry.metadata().unwrap() {
+            about if about.is_dir() => size_below(&entry.path()),
+            about => about.len(),
+        })
+        .sum()
 }
 
 #[test]
@@ -87,6 +100,42 @@ fn when_the_space_is_used_up_an_upload_says_so() {
         let answered = up.upload("/api/v1/jobs", &[("a.pdf", b"%PDF-1.4")]).await;
         assert_eq!((answered.status, answered.error().contains("--max-disk")), (507, true), "{}", answered.text());
         up.stop().await;
+    });
+}
+
+#[test]
+fn uploads_at_once_do_not_store_more_than_one_after_the_other() {
+    on_loop(|| async {
+        const MAX: u64 = 4_000_000;
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings();
+        settings.uploads.disk_bytes_max = MAX;
+        let up = Rc::new(Up::start(directory.path(), vec![local()], settings).await);
+        let file = Rc::new([&b"%PDF-1.4 "[..], &vec![b'x'; 900_000]].concat());
+        let sending: Vec<_> = (0..12)
+            .map(|_| {
+                let (up, file) = (Rc::clone(&up), Rc::clone(&file));
+                spawn(async move { up.upload("/api/v1/jobs", &[("a.pdf", &file)]).await })
+            })
+            .collect();
+        let mut stored = Vec::new();
+        for answered in sending {
+            let answered = answered.await.unwrap();
+            match answered.status {
+                200 => stored.push(answered.json()["id"].clone()),
+                status => {
+                    assert_eq!((status, answered.error().contains("--max-disk")), (507, true), "{}", answered.text());
+                }
+            }
+        }
+        let bytes = size_below(&directory.path().join("jobs"));
+        assert!(bytes <= MAX && stored.len() >= 3, "{} files, {bytes} bytes", stored.len());
+        // What was reserved is returned: after one is deleted there is room for one.
+        let deleted = up.api("DELETE", &format!("/jobs/{}", stored[0]), Value::Null).await;
+        assert_eq!(deleted.status, 200, "{}", deleted.text());
+        let again = up.upload("/api/v1/jobs", &[("a.pdf", &file)]).await;
+        assert_eq!(again.status, 200, "{}", again.text());
+        Rc::into_inner(up).unwrap().stop().await;
     });
 }
 

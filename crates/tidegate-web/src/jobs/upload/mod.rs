@@ -2,6 +2,7 @@
 //! size and count has a limit. What is not [kept](Received::keep) is removed again.
 
 mod multipart;
+mod space;
 
 use std::fmt;
 use std::fs::File;
@@ -16,6 +17,7 @@ use http_body::Body as _;
 use tidegate_loop::to_thread;
 
 use self::multipart::{BadMultipart, Head, Multipart, Piece};
+pub(crate) use self::space::{Measuring, Reservation, Space};
 use super::model::PROMPT_BYTES_MAX;
 
 /// Fields of a form that are not files.
@@ -105,10 +107,12 @@ impl From<BadMultipart> for UploadError {
 }
 
 /// A form that has been received.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) files: Vec<ReceivedFile>,
     pub(crate) fields: Vec<(String, String)>,
+    /// The space of the files.
+    pub(crate) reservation: Reservation,
 }
 
 impl Received {
@@ -151,16 +155,17 @@ impl Drop for ReceivedFile {
 }
 
 /// How much one form may bring.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) limits: UploadLimits,
     /// Files that the job may still get.
     pub(crate) files: usize,
-    /// Bytes that may still be stored.
-    pub(crate) bytes: u64,
+    /// Nothing yet.
+    pub(crate) reservation: Reservation,
 }
 
-/// Receives a form into `folder`.
+/// Receives a form into `folder`. Its space is reserved before it is read: as many bytes as it has, or those of one file if it
+/// does not say, and more as they come.
 ///
 /// # Cancel safety
 /// Dropped, everything received is removed.
@@ -171,7 +176,12 @@ pub(crate) async fn receive(
     room: Room,
 ) -> Result<Received, UploadError> {
     let mut multipart = Multipart::new(content_type)?;
-    let mut form = Form { folder, room, received: Received::default(), open: None, stored: 0 };
+    let Room { limits, files, mut reservation } = room;
+    if !reservation.extend(body.size_hint().exact().unwrap_or(limits.file_bytes_max)) {
+        return Err(UploadError::NoSpace { max: limits.disk_bytes_max });
+    }
+    let received = Received { files: Vec::new(), fields: Vec::new(), reservation };
+    let mut form = Form { folder, limits, files_max: files, received, open: None, stored: 0 };
     let mut body = body;
     while let Some(chunk) = next_chunk(&mut body).await? {
         multipart.push(&chunk);
@@ -180,6 +190,7 @@ pub(crate) async fn receive(
         }
     }
     multipart.finish()?;
+    form.received.reservation.shrink_to(form.stored);
     Ok(form.received)
 }
 
@@ -200,7 +211,8 @@ async fn next_chunk(body: &mut Body) -> Result<Option<Bytes>, UploadError> {
 
 struct Form<'a> {
     folder: &'a Path,
-    room: Room,
+    limits: UploadLimits,
+    files_max: usize,
     received: Received,
     open: Option<Open>,
     /// Bytes of all files so far.
@@ -233,8 +245,8 @@ impl Form<'_> {
         self.open = Some(match head.file_name {
             Some(name) if name.is_empty() => Open::Nothing,
             Some(name) => {
-                if self.received.files.len() >= self.room.files {
-                    return Err(UploadError::TooManyFiles { max: self.room.limits.files_max });
+                if self.received.files.len() >= self.files_max {
+                    return Err(UploadError::TooManyFiles { max: self.limits.files_max });
                 }
                 let path = self.folder.join(random_name());
                 let sink = Sink::new(&path).map_err(UploadError::Disk)?;
@@ -256,11 +268,12 @@ impl Form<'_> {
             }
             Some(Open::File { file, sink }) => {
                 let len = data.len() as u64;
-                if file.bytes + len > self.room.limits.file_bytes_max {
-                    return Err(UploadError::FileTooLarge { max: self.room.limits.file_bytes_max });
+                if file.bytes + len > self.limits.file_bytes_max {
+                    return Err(UploadError::FileTooLarge { max: self.limits.file_bytes_max });
                 }
-                if self.stored + len > self.room.bytes {
-                    return Err(UploadError::NoSpace { max: self.room.limits.disk_bytes_max });
+                let missing = (self.stored + len).saturating_sub(self.received.reservation.bytes());
+                if missing > 0 && !self.received.reservation.extend(missing) {
+                    return Err(UploadError::NoSpace { max: self.limits.disk_bytes_max });
                 }
                 (file.bytes, self.stored) = (file.bytes + len, self.stored + len);
                 let missing = START_BYTES.saturating_sub(file.start.len()).min(data.len());
@@ -338,6 +351,8 @@ pub(crate) fn random_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
 
     fn form(files: &[(&str, &[u8])]) -> Vec<u8> {
@@ -355,12 +370,16 @@ mod tests {
 
     fn room(files: usize, bytes: u64) -> Room {
         let limits = UploadLimits { file_bytes_max: 100, files_max: files, disk_bytes_max: bytes };
-        Room { limits, files, bytes }
+        Room { limits, files, reservation: Measuring::begin(&Rc::default()).ended(0, bytes) }
     }
 
     fn receive_in(folder: &Path, body: Vec<u8>, room: Room) -> Result<Received, UploadError> {
+        receive_body_in(folder, body.into(), room)
+    }
+
+    fn receive_body_in(folder: &Path, body: Body, room: Room) -> Result<Received, UploadError> {
         let folder = folder.to_owned();
-        tidegate_loop::run(async move { receive("multipart/form-data; boundary=b", body.into(), &folder, room).await })
+        tidegate_loop::run(async move { receive("multipart/form-data; boundary=b", body, &folder, room).await })
             .unwrap()
     }
 
@@ -379,6 +398,21 @@ mod tests {
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 
+    /// A body of one piece, of unknown length.
+    struct Undeclared(Option<Bytes>);
+
+    impl http_body::Body for Undeclared {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<io::Result<http_body::Frame<Bytes>>>> {
+            std::task::Poll::Ready(self.0.take().map(|data| Ok(http_body::Frame::data(data))))
+        }
+    }
+
     #[test]
     fn each_limit_is_kept_and_nothing_is_left_behind() {
         let folder = tempfile::tempdir().unwrap();
@@ -387,6 +421,16 @@ mod tests {
         assert!(matches!(refused(&[("a", &large)], room(9, 999)), UploadError::FileTooLarge { max: 100 }));
         assert!(matches!(refused(&[("a", b"1"), ("b", b"2")], room(1, 999)), UploadError::TooManyFiles { max: 1 }));
         assert!(matches!(refused(&[("a", b"123"), ("b", b"45")], room(9, 4)), UploadError::NoSpace { max: 4 }));
+        // A body that does not say how long it is reserves one file, and more as it comes.
+        let two = form(&[("a", &large[..99]), ("b", &large[..99])]);
+        let undeclared = |body: Vec<u8>| Body::new(Undeclared(Some(body.into())));
+        let refused = receive_body_in(folder.path(), undeclared(two.clone()), room(9, 197)).unwrap_err();
+        assert!(matches!(refused, UploadError::NoSpace { max: 197 }), "{refused}");
+        let received = receive_body_in(folder.path(), undeclared(two), room(9, 198)).unwrap();
+        assert_eq!(received.reservation.bytes(), 198);
+        drop(received);
+        let small = receive_body_in(folder.path(), undeclared(form(&[("a", b"1")])), room(9, 99)).unwrap_err();
+        assert!(matches!(small, UploadError::NoSpace { max: 99 }), "{small}");
         let mut cut = form(&[("a", b"12")]);
         cut.truncate(cut.len() - 10);
         assert!(matches!(receive_in(folder.path(), cut, room(9, 999)), Err(UploadError::BadForm(_))));
