@@ -69,7 +69,8 @@ impl Server {
         self.shared.address
     }
 
-    /// A link that opens the site, with the token if there is one: to print once.
+    /// A link that opens the site, to print once. A token that was [generated](crate::Token::generate) is part of it; any other is
+    /// known to those who should have it, and stays out of logs.
     #[must_use]
     pub fn link(&self) -> &str {
         &self.link

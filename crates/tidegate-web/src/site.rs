@@ -370,6 +370,6 @@ where
 }
 
 fn link(bound: SocketAddr, token: Option<&Token>) -> String {
-    let query = token.map(|token| format!("?token={}", token.expose())).unwrap_or_default();
+    let query = token.and_then(Token::in_link).map(|token| format!("?token={token}")).unwrap_or_default();
     format!("http://{bound}/{query}")
 }

@@ -1,7 +1,7 @@
 //! `--dashboard`: the web page about a run, served by the run itself.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,11 +112,15 @@ impl Dashboard {
         let mut site = Site::new();
         limits.mount(&mut site);
         event_loop.mount(&mut site);
+        let token_file = options.token.as_ref().and_then(Token::file).map(Path::to_owned);
         let server = site
             .bind(options)
             .await
             .map_err(|error| anyhow!("--dashboard: {error}; choose another address with --dashboard=ADDR"))?;
         reporter.say(&format!("dashboard: {}", server.link()));
+        if let Some(path) = token_file {
+            reporter.say(&format!("the dashboard asks for the token in {}", path.display()));
+        }
         if !server.address().ip().to_canonical().is_loopback() {
             reporter.say(
                 "warning: the dashboard can be reached from other machines, and its token crosses the network unencrypted",

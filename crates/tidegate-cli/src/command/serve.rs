@@ -181,6 +181,7 @@ struct Opened {
 
 async fn serve(args: Args, directory: PathBuf) -> anyhow::Result<Done> {
     let token = token(&args)?;
+    let token_file = token.as_ref().and_then(Token::file).map(Path::to_owned);
     let audit = directory.join("audit.jsonl");
     let audit = Audit::to_file(&audit).with_context(|| format!("cannot open the audit log {}", audit.display()))?;
     let mut specs = args.upstream;
@@ -228,6 +229,9 @@ async fn serve(args: Args, directory: PathBuf) -> anyhow::Result<Done> {
     };
     let server = site.bind(options).await.map_err(|error| unable_to_listen(error, args.listen))?;
     terminal::print(&format!("{}\n", server.link()))?;
+    if let Some(path) = token_file {
+        terminal::say(format!("tidegate: the page asks for the token in {}", path.display()));
+    }
     let address = server.address();
     if !address.ip().to_canonical().is_loopback() {
         terminal::say(

@@ -12,7 +12,7 @@ use crate::support::{Place, questions, text, tidegate};
 /// A run with `--dashboard`; killed when it is dropped.
 struct Run {
     child: Child,
-    _lines: BufReader<ChildStderr>,
+    lines: BufReader<ChildStderr>,
     /// Host and port of the page.
     address: String,
     /// The token of the link, if it has one.
@@ -41,7 +41,7 @@ impl Run {
             };
             let (address, rest) = link.split_once('/').unwrap();
             let token = rest.strip_prefix("?token=").map(str::to_owned);
-            return Run { child, _lines: lines, address: address.to_owned(), token };
+            return Run { child, lines, address: address.to_owned(), token };
         }
     }
 
@@ -96,6 +96,27 @@ fn an_address_that_others_reach_has_a_token_in_its_link() {
     let token = run.token.clone().expect("the link has the token");
     assert_eq!(run.get("/limits", "").0, "401");
     assert_eq!(run.get("/limits", &format!("authorization: Bearer {token}\r\n")).0, "200");
+}
+
+#[test]
+fn the_token_of_a_file_is_not_printed() {
+    let place = Place::new("dashboard-token-file");
+    let requests = place.write("requests.jsonl", &questions(75));
+    let token = place.write("token", "a-token-that-others-have\n");
+    let server = Server::builder().start_in_thread().unwrap();
+    let base = format!("{}/v1", server.base_url());
+    for address in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let option = format!("--dashboard={address}");
+        let words = ["batch", &requests, "--base-url", &base, "--rpm", "20", &option, "--dashboard-token-file", &token];
+        let mut run = Run::start(&mut tidegate(&words));
+        assert_eq!(run.token, None, "it is in the link");
+        let mut line = String::new();
+        run.lines.read_line(&mut line).unwrap();
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert!(event["text"].as_str().unwrap().contains(&token), "{line}");
+        assert_eq!(run.get("/limits", "").0, "401");
+        assert_eq!(run.get("/limits", "authorization: Bearer a-token-that-others-have\r\n").0, "200");
+    }
 }
 
 #[test]

@@ -223,3 +223,28 @@ fn upstreams_of_a_trusted_file_are_offered_and_one_of_the_current_directory_is_r
     assert!(!list.to_string().contains("127.0.0.1:9"), "the address is shown: {list}");
     assert_eq!(up.terminate(), Some(143));
 }
+
+#[test]
+fn a_token_is_printed_if_it_was_made_and_not_if_it_is_from_a_file() {
+    let place = Place::new("serve-token");
+    let token = place.write("token", "a-token-that-others-have\n");
+    for from_file in [true, false] {
+        let mut command = tidegate(&["serve", "--dir", &place.path("serve"), "--listen", "0.0.0.0:0"]);
+        if from_file {
+            command.args(["--token-file", &token]);
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut link = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut link).unwrap();
+        let mut up = Serving { child, host: String::new() };
+        let mut lines = BufReader::new(up.child.stderr.take().unwrap());
+        let mut said = String::new();
+        // The last that it says at the start.
+        while !said.contains("put a proxy with TLS in front") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        assert_eq!(link.contains("?token="), !from_file, "{link}");
+        assert!(!link.contains("a-token-that") && !said.contains("a-token-that"), "{link}{said}");
+        assert_eq!(said.contains(&format!("the token in {token}")), from_file, "{said}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The token of a server that others can reach: made or read once, compared in constant time, never shown again.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use tidegate_secret::Secret;
@@ -18,8 +18,17 @@ const TOKEN_CHARS_MIN: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Token {
     token: Secret,
+    source: Source,
     /// What browsers hold after signing in: random, so a leaked cookie does not reveal the token, and expires with the process.
     session: Secret,
+}
+
+/// Where a token is from.
+#[derive(Debug, Clone)]
+enum Source {
+    Generated,
+    Given,
+    File(PathBuf),
 }
 
 /// A token that cannot be used.
@@ -61,7 +70,7 @@ impl Token {
     /// # Errors
     /// When the system gives no random bytes.
     pub fn generate() -> Result<Token, TokenError> {
-        Ok(Token { token: random()?, session: random()? })
+        Ok(Token { token: random()?, source: Source::Generated, session: random()? })
     }
 
     /// This token.
@@ -69,11 +78,15 @@ impl Token {
     /// # Errors
     /// When it could be guessed, or could not stand in a link.
     pub fn new(text: &str) -> Result<Token, TokenError> {
+        Token::from_source(text, Source::Given)
+    }
+
+    fn from_source(text: &str, source: Source) -> Result<Token, TokenError> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
         if text.len() < TOKEN_CHARS_MIN || !text.chars().all(fits) {
             return Err(TokenError::Weak);
         }
-        Ok(Token { token: Secret::new(text), session: random()? })
+        Ok(Token { token: Secret::new(text), source, session: random()? })
     }
 
     /// The token in this file, without the white space around it.
@@ -81,10 +94,25 @@ impl Token {
     /// # Errors
     /// When the file cannot be read, or its token could be guessed.
     pub fn from_file(path: &Path) -> Result<Token, TokenError> {
-        Token::new(fs::read_to_string(path).map_err(TokenError::File)?.trim())
+        let text = fs::read_to_string(path).map_err(TokenError::File)?;
+        Token::from_source(text.trim(), Source::File(path.to_owned()))
     }
 
-    /// The token, to print its link once.
+    /// Returns the file that the token is from, if it is from one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Generated | Source::Given => None,
+        }
+    }
+
+    /// Returns the token for a link that is printed, if it was generated: it stands nowhere else.
+    pub(crate) fn in_link(&self) -> Option<&str> {
+        matches!(self.source, Source::Generated).then(|| self.expose())
+    }
+
+    /// Returns the token's text.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.token.expose()
