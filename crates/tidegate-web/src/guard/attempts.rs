@@ -1,4 +1,5 @@
-//! Guessing a token becomes slow: wrong ones are counted per peer, and for all peers together.
+//! Guessing a token becomes slow to answer: wrong ones are counted per peer, and for all peers together. A right one forgives
+//! nothing: behind a proxy, others may be guessing at the same address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -56,10 +57,6 @@ impl Attempts {
         }
         self.peers.entry(group(peer)).or_insert(Debt { forgiven_at: now }).add(now, PAUSE);
         self.all.get_or_insert(Debt { forgiven_at: now }).add(now, PAUSE_FOR_ALL);
-    }
-
-    pub(super) fn succeeded(&mut self, peer: IpAddr) {
-        self.peers.remove(&group(peer));
     }
 }
 

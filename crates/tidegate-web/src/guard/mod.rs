@@ -124,8 +124,12 @@ impl Guard {
     }
 
     fn check_token(&self, token: &Token, given: &str, peer: IpAddr, now: Instant) -> Result<(), Failure> {
+        // First: wrong tokens must not lock out a visitor with the right one, because all visitors behind a proxy share an
+        // address. A token is too long to be found by guessing, however often the server can be asked.
+        if token.is(given) {
+            return Ok(());
+        }
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the comparison: while a peer is locked out it learns nothing, not even that a guess was right.
         if let Some(wait) = attempts.locked_for(peer, now) {
             let mut failure = Failure::new(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -133,10 +137,6 @@ impl Guard {
             );
             failure.retry_after = Some(wait.as_secs() + 1);
             return Err(failure);
-        }
-        if token.is(given) {
-            attempts.succeeded(peer);
-            return Ok(());
         }
         attempts.failed(peer, now);
         log::warn!("web: wrong token from {peer}");

@@ -145,7 +145,7 @@ fn the_link_signs_in_and_leaves_the_address() {
 }
 
 #[test]
-fn guessing_is_locked_and_does_not_lock_out_who_has_signed_in() {
+fn guessing_is_locked_and_does_not_lock_out_who_has_the_token_or_has_signed_in() {
     let guard = guard("192.0.2.7:7433", true);
     let host = ("host", "192.0.2.7:7433");
     let guess = |token: &str| {
@@ -161,13 +161,18 @@ fn guessing_is_locked_and_does_not_lock_out_who_has_signed_in() {
         assert_eq!(guess(&format!("wrong-{i}")), (401, false));
     }
     assert_eq!(guess("wrong-6"), (429, true));
-    assert_eq!(guess(TOKEN), (429, true), "locked: a right guess looks like a wrong one");
+    assert_eq!(guess(TOKEN), (200, false), "behind a proxy all have one address");
+    assert_eq!(guess("wrong-7"), (429, true), "which forgives nothing");
+    assert_eq!(guess(&TOKEN[1..]), (429, true));
+    assert_eq!(status(&guard, Method::GET, &format!("/?token={TOKEN}"), &[host]), 303);
+    assert!(guard.sign_in(TOKEN, IpAddr::from([192, 0, 2, 1]), Instant::now()).is_ok());
     assert_eq!(status(&guard, Method::GET, "/?token=wrong", &[host]), 429, "one count for every way in");
     let session = guard.token.as_ref().unwrap().cookie(7433);
     let session = session.split(';').next().unwrap().to_owned();
     assert_eq!(status(&guard, Method::GET, "/", &[host, ("cookie", &session)]), 200);
     let later = Instant::now() + Duration::from_secs(60);
-    assert!(guard.sign_in(TOKEN, IpAddr::from([192, 0, 2, 1]), later).is_ok());
+    let Err(failure) = guard.sign_in("wrong", IpAddr::from([192, 0, 2, 1]), later) else { panic!("signed in") };
+    assert_eq!(failure.status, StatusCode::UNAUTHORIZED, "waiting forgives");
 }
 
 #[test]

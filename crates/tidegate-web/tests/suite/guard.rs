@@ -161,9 +161,13 @@ fn a_network_address_needs_a_token_and_the_link_signs_in() {
         for _ in 0..5 {
             assert_eq!(ask(site.address, "POST /login", &[FORM], "token=wrong").await.status, 401);
         }
-        let locked = ask(site.address, "GET /api/v1/openapi.json", &[bearer], "").await;
+        let wrong = ("authorization", "Bearer a-token-of-some-lengti");
+        let locked = ask(site.address, "GET /api/v1/openapi.json", &[wrong], "").await;
         assert_eq!(locked.status, 429);
         assert!(locked.header("retry-after").is_some());
+        assert_eq!(ask(site.address, "GET /api/v1/openapi.json", &[bearer], "").await.status, 200);
+        assert_eq!(ask(site.address, "POST /login", &[FORM], "token=a-token-of-some-length").await.status, 303);
+        assert_eq!(ask(site.address, "POST /login", &[FORM], "token=wrong").await.status, 429);
         assert_eq!(ask(site.address, "GET /names", &[("cookie", cookie)], "").await.status, 200);
     });
 }
