@@ -245,7 +245,12 @@ fn every_connection_ends_with_the_closing_handshake_whatever_becomes_of_the_comm
     let place = Place::at(&format!("amqp://guest:guest@{}/{vhost}", host()));
     for (words, code) in [
         (&["enqueue", "a", "--queue", "q"][..], 0),
+        (&["enqueue", "a", "--queue", "q", "--countdown", "1h"], 0),
+        (&["enqueue", "a", "--queue", "q", "--unique", "key"], 0),
+        (&["enqueue", "a", "--queue", "q", "--unique", "key"], 0),
         (&["queue", "ls"], 0),
+        (&["queue", "peek", "q"], 0),
+        (&["queue", "upgrade", "q"], 0),
         (&["queue", "dead", "ls"], 0),
         (&["result", "unknown"], 1),
         (&["revoke", "unknown"], 0),
@@ -263,6 +268,18 @@ fn every_connection_ends_with_the_closing_handshake_whatever_becomes_of_the_comm
         );
         worker.stop();
     }
+    // An asker of pages, and the worker that answers.
+    let server = Server::builder().start_in_thread().unwrap();
+    let crew = Crew {
+        place: place.dir.path().into(),
+        broker: vec![place.broker.clone(), "--queue".into(), "pages".into()],
+        base_url: format!("{}/v1", server.base_url()),
+        limits: vec!["--global-concurrency".into(), "4".into()],
+    };
+    files(&crew.place, 1, 2, pdf);
+    let worker = crew.worker("answers", 2, &[]);
+    assert_eq!(crew.explain(&[]).ended().0, Some(0));
+    worker.stop();
     // The broker writes its log in its own time.
     let deadline = Instant::now() + Duration::from_secs(60);
     let (opened, closed) = loop {
