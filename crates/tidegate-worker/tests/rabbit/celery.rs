@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_loop::{JoinHandle, spawn};
+use tidegate_amqp::Queue;
+use tidegate_loop::{JoinHandle, spawn, timeout};
 use tidegate_sync::Event;
 use tidegate_worker::codec::celery;
 use tidegate_worker::rabbit::{Presence, PresenceOptions, QueueKind, RabbitBroker};
@@ -14,7 +15,7 @@ use tidegate_worker::{
     Settings, Stop, TaskContext, TaskError,
 };
 
-use crate::support::{name, on_loop, open_kind, python};
+use crate::support::{connect, name, on_loop, open_kind, python};
 
 fn value_error(message: &str) -> HandlerError {
     let traceback = Some("Traceback (most recent call last):\n  …".to_owned());
@@ -259,6 +260,15 @@ fn a_revoke_is_heard_by_every_worker_and_ends_only_its_task() {
             let broker = Rc::new(open_kind(QueueKind::Plain).await);
             workers.push(Worker::start(&broker, &queue, 1, PresenceOptions::new(&name(what))));
         }
+        // Each gets one of the first three tasks then.
+        let connection = connect().await;
+        let all_consume = timeout(Duration::from_secs(120), async {
+            let consumers =
+                async || connection.declare(&Queue::passive(&queue)).await.map_or(0, |found| found.consumers);
+            while consumers().await < 3 {}
+        });
+        all_consume.await.unwrap();
+        connection.close().await;
         let nodes: Vec<String> = workers.iter().map(|worker| worker.presence.hostname().to_owned()).collect();
         let told = python("celery_revoke.py", &[&queue, &nodes.join(" ")]).await;
         assert_eq!(told["heard"], json!(3), "each of them says that it has heard it");
