@@ -109,8 +109,8 @@ fn a_password_in_an_address_that_is_wrong_is_not_shown() {
 fn a_key_is_sent_unencrypted_to_another_machine_only_if_that_is_asked_for() {
     let place = TempDir::new().unwrap();
     let place = place.path();
-    // Without requests nothing is sent: what is tested happens before.
-    fs::write(place.join("in.jsonl"), "").unwrap();
+    // Without a request nothing is sent: what is tested happens before.
+    fs::write(place.join("in.jsonl"), "\n").unwrap();
     let batch = |base: &str, more: &[&str], key: &[(&str, &str)]| {
         run(place, &[&["batch", "in.jsonl", "--base-url", base], more].concat(), key)
     };

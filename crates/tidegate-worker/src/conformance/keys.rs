@@ -1,6 +1,7 @@
 //! Unique keys when several publish, when publishing fails, and when publishers die.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -137,7 +138,8 @@ pub async fn a_publisher_that_dies_at_any_point_leaves_no_key_without_a_task(sub
 /// What became of the publishes of several workers.
 #[derive(Default)]
 struct Occurrences {
-    answers: RefCell<Vec<Published>>,
+    /// With the id of the occurrence.
+    answers: RefCell<Vec<(TaskId, Published)>>,
     changed: Event,
 }
 
@@ -163,8 +165,9 @@ impl Broker for Shifted {
 
     fn publish(&self, batch: Vec<Envelope>) -> Local<'_, Result<Vec<Published>, BrokerError>> {
         Box::pin(async {
+            let ids: Vec<TaskId> = batch.iter().map(|envelope| envelope.id.clone()).collect();
             let published = self.inner.publish(batch).await?;
-            self.seen.answers.borrow_mut().extend(published.iter().cloned());
+            self.seen.answers.borrow_mut().extend(ids.into_iter().zip(published.iter().cloned()));
             self.seen.changed.notify_all();
             Ok(published)
         })
@@ -256,8 +259,14 @@ pub async fn workers_with_one_schedule_run_an_occurrence_once(subject: Rc<dyn Su
         running.await.unwrap().unwrap();
     }
     let answers = seen.answers.take();
-    assert_eq!(answers.iter().filter(|answer| **answer == Published::Stored).count(), 1, "{answers:?}");
+    // On a slow machine the next minute may begin before the last worker has its answer about this one.
+    let mut stored: Vec<&TaskId> =
+        answers.iter().filter(|(_, answer)| *answer == Published::Stored).map(|(id, _)| id).collect();
+    stored.sort();
+    let occurrences: BTreeSet<&TaskId> = answers.iter().map(|(id, _)| id).collect();
+    assert_eq!(stored, occurrences.into_iter().collect::<Vec<_>>(), "{answers:?}");
     let left: u64 = subject.connect().await.inspect().await.unwrap().iter().map(|stats| stats.ready).sum();
     let runs = runs.take();
-    assert_eq!((runs.len(), left), (1, 0), "{runs:?}");
+    let distinct: BTreeSet<&String> = runs.iter().collect();
+    assert_eq!((runs.len(), runs.len() as u64 + left), (distinct.len(), stored.len() as u64), "{runs:?}");
 }
