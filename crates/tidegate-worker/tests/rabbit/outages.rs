@@ -46,6 +46,8 @@ struct Flow {
     /// Counted though nobody has died but the broker.
     crashes: Cell<u32>,
     failed: Cell<bool>,
+    /// Tasks below this number may be published. It rises with every outage that has ended, so that tasks are left for the next.
+    released: Cell<usize>,
     changed: Event,
 }
 
@@ -73,6 +75,11 @@ impl Flow {
         }
     }
 
+    fn release(&self, more: usize) {
+        self.released.set(self.released.get() + more);
+        self.changed.notify_all();
+    }
+
     fn hear(&self, number: u32, tag: Tag) {
         if self.resumed.get().is_none_or(|(epoch, _)| epoch < tag.epoch) {
             self.resumed.set(Some((tag.epoch, Instant::now())));
@@ -84,7 +91,7 @@ impl Flow {
 
 async fn produce(flow: Rc<Flow>, broker: Rc<RabbitBroker>, queue: String, total: u32) {
     for first in (0..total).step_by(20) {
-        flow.until(|flow| flow.count() + UNDER_WAY > first as usize).await;
+        flow.until(|flow| flow.released.get().min(flow.count() + UNDER_WAY) > first as usize).await;
         let numbers = first..total.min(first + 20);
         let mut batch: Vec<_> = numbers.clone().map(|number| envelope(&queue, &number.to_string())).collect();
         let before = flow.outages.get();
@@ -141,8 +148,8 @@ async fn reachable() -> Instant {
     }
 }
 
-/// How long after the broker was there again the first task came.
-async fn suffer(flow: &Flow, proxy: &Proxy, outage: Outage) -> Duration {
+/// Returns how long after the broker was there again the first task came. Once it is there, `more` tasks are released.
+async fn suffer(flow: &Flow, proxy: &Proxy, outage: Outage, more: usize) -> Duration {
     let epoch = flow.resumed.get().map_or(0, |(epoch, _)| epoch);
     flow.outages.set(flow.outages.get() + 1);
     let back = match outage {
@@ -159,6 +166,7 @@ async fn suffer(flow: &Flow, proxy: &Proxy, outage: Outage) -> Duration {
     };
     // A publish that began in between may have been in doubt as well, though it ended before this.
     flow.outages.set(flow.outages.get() + 1);
+    flow.release(more);
     flow.until(|flow| flow.resumed.get().is_some_and(|(resumed, _)| resumed > epoch)).await;
     let (_, resumed) = flow.resumed.get().unwrap();
     resumed.saturating_duration_since(back)
@@ -210,12 +218,14 @@ fn survive(kind: QueueKind, outages: Vec<Outage>, total: u32) {
         let producer = spawn(produce(flow.clone(), broker.clone(), queue.clone(), total));
         let worker = spawn(work(flow.clone(), consumer, total as usize));
         let rounds = outages.len() as u32;
+        let portion = total as usize / (rounds as usize + 1);
+        flow.release(2 * portion);
         let mut waits = Vec::new();
         for (round, outage) in outages.into_iter().enumerate() {
-            let at = (round + 1) * total as usize / (rounds as usize + 1);
-            flow.until(|flow| flow.count() >= at).await;
-            waits.push((suffer(&flow, &proxy, outage).await, outage));
+            flow.until(|flow| flow.count() >= (round + 1) * portion).await;
+            waits.push((suffer(&flow, &proxy, outage, portion).await, outage));
         }
+        flow.release(total as usize);
         producer.await.unwrap();
         worker.await.unwrap();
         judge(&flow, rounds, total);
