@@ -52,7 +52,7 @@ def serve(tidegate, scratch, *options, listen="127.0.0.1:0"):
 
 
 def write_pdf(path, pages):
-    """A PDF of so many pages, each with a sentence."""
+    """Writes a PDF of `pages` pages, each with a sentence."""
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     kids = []
     for page in range(1, pages + 1):

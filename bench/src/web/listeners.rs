@@ -114,7 +114,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Returns once each of them has heard something.
+    /// Returns once each client has received an event.
     fn gather(address: &str, clients: u64) -> Result<Crowd, String> {
         let (updates, leaves) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (there, address) = (Arc::new(AtomicU64::new(0)), address.to_owned());

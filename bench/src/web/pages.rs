@@ -57,7 +57,7 @@ fn largest_assets() -> Sample {
     Ok(largest as f64 / 1e3)
 }
 
-/// A server with a job of so many pages, done.
+/// Starts a server with a job of `pages` pages that is done.
 fn with_job(pages: u32) -> Result<Served, String> {
     let served = Served::start(&[])?;
     served.upload("/jobs/new", "book.json", &explanations(pages))?;

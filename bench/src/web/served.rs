@@ -131,7 +131,7 @@ impl Drop for Served {
     }
 }
 
-/// Explanations of so many pages, without the PDF: a job that is done as soon as it is started.
+/// Returns explanations of `pages` pages, without the PDF: a job that is done as soon as it is started.
 pub(super) fn explanations(pages: u32) -> Vec<u8> {
     let pages: Vec<Value> = (1..=pages)
         .map(

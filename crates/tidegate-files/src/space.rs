@@ -39,7 +39,7 @@ pub fn reserve(file: &File, from: u64, until: u64) -> io::Result<Space> {
     }
 }
 
-/// Whether the file system says that so many bytes are free.
+/// Returns an error if the file system reports fewer than `bytes` free bytes.
 fn has_free(file: &File, bytes: u64) -> io::Result<()> {
     let Ok(about) = fstatvfs(file) else { return Ok(()) };
     // Some file systems in user space do not count their blocks.

@@ -119,7 +119,7 @@ fn a_crash_counts_a_batch_too_many_at_the_most_and_never_one_too_few() {
     assert_eq!(run(start + hour * 23, 0, false), 10_000);
 }
 
-/// A clock that somebody sets; otherwise the loop's.
+/// The loop's clock, which a test can set.
 #[derive(Clone)]
 struct Settable {
     began: Instant,

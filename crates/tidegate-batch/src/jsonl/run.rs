@@ -298,7 +298,7 @@ pub(super) async fn run(batch: Batch, caller: &Caller) -> Result<Summary, BatchE
         let path = path.clone();
         let ids: Vec<IdHash> = repeated.iter().map(|id| IdHash::of(id)).collect();
         let tidied = to_thread(move || results::keep_last(&path, sink, &ids)).await;
-        // A full disk is told below; the next run tidies up.
+        // A full disk is reported below; the next run tidies up.
         tidied
             .unwrap_or_else(|error| Err(gone(&error)))
             .or_else(|error| if run.full.borrow().is_some() { Ok(()) } else { Err(error) })

@@ -161,7 +161,7 @@ impl Drop for ExpectedAnswer {
     }
 }
 
-/// Space is reserved for so many answers more than are expected, so that not every question waits for it.
+/// Space is reserved for this many answers beyond the expected ones, so that not every question waits for it.
 const EXPECTED_AHEAD: usize = 32;
 
 enum Message {
@@ -340,7 +340,7 @@ fn reserve(file: &mut ResultFile, shared: &Shared) -> Result<(), StoreError> {
         Ok(()) => Ok(answers + EXPECTED_AHEAD),
         Err(_) => file.reserve(answers).map(|()| answers),
     };
-    // Without space, each question is told so.
+    // Without space, each question gets the error.
     lock(&shared.expected).covered = *reserved.as_ref().unwrap_or(&0);
     reserved.map(drop)
 }

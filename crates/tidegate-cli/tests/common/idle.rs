@@ -7,7 +7,7 @@ use std::net::TcpStream;
 /// `MetricsPage::CONNECTIONS_MAX`, as documented.
 const CONNECTIONS_MAX: usize = 64;
 
-/// More clients than are let in.
+/// More clients than may connect.
 const CLIENTS: usize = CONNECTIONS_MAX + 36;
 
 fn ask(mut stream: &TcpStream) {
@@ -43,7 +43,7 @@ pub(crate) fn takes_64_connections(port: u16) {
     let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     let (first, others) = clients.split_at(CONNECTIONS_MAX);
     others.iter().for_each(ask);
-    // Answering a second request, it has had every chance to accept whoever waits since the first.
+    // When it answers the second request, it has had every chance to accept clients that have waited since the first.
     for _ in 0..2 {
         first.iter().for_each(ask);
         first.iter().for_each(answered);

@@ -215,7 +215,7 @@ impl Up {
         }
     }
 
-    /// Waits until the page has so many versions.
+    /// Waits until the page has `count` versions.
     pub(crate) async fn until_versions(&self, id: JobId, file: u32, page: u32, count: usize) {
         let path = format!("/jobs/{id}/files/{file}/pages/{page}");
         let began = Instant::now();
